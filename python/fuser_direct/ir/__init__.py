@@ -1,0 +1,1 @@
+"""The intermediate representations: `fusion` (what the user defined) and `kernel` (one loop nest)."""

@@ -1,0 +1,161 @@
+"""Kernel IR: one loop nest over canonical axes, as lowering hands it to code generation.
+
+A kernel is a set of *axes* in loop order (outermost first), *buffers* addressed by one stride an axis,
+scalar parameters, and SSA *nodes* that are grouped into *stages*. A stage is one walk over the reduction
+axes for each point of the iteration axes:
+
+    row values of `prologue`                        (no reduction behind them)
+    for each stage:
+        for r in the reduction axes:                (one trip when the kernel has none)
+            evaluate `loop`, accumulate `reduces`, store `stores`
+        finish `reduces`; evaluate `after`; store `row_stores`
+
+Softmax over the last axis, axes "ir": stage 0 accumulates the maximum, stage 1 the sum of
+exp(x - max), stage 2 stores exp(x - max) / sum. What a later stage needs again is evaluated again (loads
+included), so a scheduler is free to hold loads in registers, in shared memory, or to read them again.
+
+Half types: a node of dtype Half or BFloat16 lives in a register as float that holds a value of the half type; an op
+whose result dtype is half is evaluated in float and rounded to nearest even. A cast half -> Float is free; a written
+cast Float -> half always rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fuser_direct.enums import DataType
+
+AxisKind = Literal["i", "r", "s"]
+# A stride that is not known when the kernel is built and arrives as a launch argument.
+DYNAMIC = -1
+
+# Node ops that are not rows of the op table.
+LOAD, PARAM, CONST, INDEX, REDUCE, CAST = "load", "param", "const", "index", "reduce", "cast"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor in memory. `strides[a]` along kernel axis a is 0, 1 or DYNAMIC, in elements.
+
+    A stride of 1 occurs on the innermost axis only (elsewhere it is DYNAMIC). Inputs and outputs of one kernel
+    never share memory, except an in-place output whose input is loaded at exactly the same element.
+    """
+
+    dtype: DataType
+    strides: tuple[int, ...]
+    is_output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One SSA value.
+
+    op: LOAD (attr: buffer number), PARAM (attr: scalar number), CONST (attr: the Python value), INDEX (attr: axis number;
+    the current index along it, dtype Int), REDUCE (attr: sum, prod, max or min over all reduction axes; one arg,
+    accumulated in the register type of `dtype`), CAST, or the name of a row of the op table.
+    args: operand nodes, by number; all come earlier in `Kernel.nodes`.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    dtype: DataType
+    attr: int | float | complex | bool | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write node `node` to output buffer `buffer`; their dtypes are equal."""
+
+    buffer: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One walk over the reduction axes; all members are node numbers in evaluation order."""
+
+    loop: tuple[int, ...]
+    reduces: tuple[int, ...]
+    stores: tuple[Store, ...]
+    after: tuple[int, ...]
+    row_stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One launch argument.
+
+    kind pointer: address of buffer `buffer`; scalar: value of scalar parameter `scalar`; extent: extent of axis `axis`;
+    chunk: how many points of the flattened reduction space each step of the `s` axis covers; stride: stride of `buffer`
+    along `axis`, in elements.
+    """
+
+    kind: Literal["pointer", "scalar", "extent", "chunk", "stride"]
+    buffer: int = -1
+    scalar: int = -1
+    axis: int = -1
+
+    @property
+    def name(self) -> str:
+        """The argument's name in generated code, such as `b0`, `c1`, `e2`, `chunk` or `b0_s1`."""
+        if self.kind == "pointer":
+            return f"b{self.buffer}"
+        if self.kind == "scalar":
+            return f"c{self.scalar}"
+        if self.kind == "extent":
+            return f"e{self.axis}"
+        return "chunk" if self.kind == "chunk" else f"b{self.buffer}_s{self.axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One loop nest; equal kernels generate equal text, whatever the sizes they run on.
+
+    axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`, first of all:
+    a split of the reduction over independent work, whose step s covers the points [s * chunk, min(R, (s + 1) * chunk)) of the
+    row-major flattened reduction space of R points. Kernels with an `s` axis have one stage and store raw reduction results.
+    scalars: dtypes of the scalar parameters.
+    """
+
+    name: str
+    axes: tuple[AxisKind, ...]
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[DataType, ...]
+    nodes: tuple[Node, ...]
+    prologue: tuple[int, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def iteration_axes(self) -> tuple[int, ...]:
+        """Numbers of the `i` and `s` axes, outermost first: their product is the number of rows."""
+        return tuple(a for a, kind in enumerate(self.axes) if kind != "r")
+
+    @property
+    def reduction_axes(self) -> tuple[int, ...]:
+        """Numbers of the `r` axes, outermost first."""
+        return tuple(a for a, kind in enumerate(self.axes) if kind == "r")
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the reduction is split over an `s` axis."""
+        return "s" in self.axes
+
+    def params(self) -> tuple[Param, ...]:
+        """The launch arguments in their order: pointers, scalars, extents, chunk, dynamic strides."""
+        return tuple(self._params())
+
+    def _params(self) -> Iterator[Param]:
+        for b in range(len(self.buffers)):
+            yield Param("pointer", buffer=b)
+        for c in range(len(self.scalars)):
+            yield Param("scalar", scalar=c)
+        for a in range(len(self.axes)):
+            yield Param("extent", axis=a)
+        if self.is_split:
+            yield Param("chunk")
+        for b, buffer in enumerate(self.buffers):
+            for a, stride in enumerate(buffer.strides):
+                if stride == DYNAMIC:
+                    yield Param("stride", buffer=b, axis=a)

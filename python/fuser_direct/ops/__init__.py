@@ -1,0 +1,1 @@
+"""`fd.ops`: the operations; importing this package imports neither PyTorch nor llvmlite."""
