@@ -1,0 +1,208 @@
+"""Specialization: the fusion's symbols bound to the sizes, strides and scalars of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fuser_direct.compiler.arguments import CPU, ArgInfo
+from fuser_direct.compiler.segment import Plan
+from fuser_direct.dtypes import INFO, is_floating
+from fuser_direct.errors import InputError
+from fuser_direct.ir.fusion import Expr, TensorView, Val
+from fuser_direct.lowering.graph import Constant, Memory, ScalarSource
+
+
+def shape_scalars(plan: Plan) -> tuple[int, ...]:
+    """Positions of the scalar inputs that an extent depends on; their values are part of a call's key."""
+    positions = {val: i for i, val in enumerate(plan.fusion.inputs())}
+    found: set[int] = set()
+    stack = [val for vals in plan.axes.extent_sources().values() for val in vals]
+    seen: set[Val] = set()
+    while stack:
+        val = stack.pop()
+        if val in seen:
+            continue
+        seen.add(val)
+        expr = val.definition()
+        if val in positions and not isinstance(val, TensorView):
+            found.add(positions[val])
+        elif expr is not None and expr.op != "size":
+            stack.extend(expr.ins)
+    return tuple(sorted(found))
+
+
+class Binding(Memory):
+    """One call of a fusion: extents of all axes, layouts of all tensors in memory, and host scalars."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        args: Sequence[ArgInfo],
+        device: tuple[int, int],
+        shape_positions: Iterable[int],
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.inputs = plan.fusion.inputs()
+        self.position = {val: i for i, val in enumerate(self.inputs)}
+        self.args = args
+        self._values: dict[Val, Constant] = {}
+        self._strides: dict[TensorView, tuple[int, ...]] = {}
+        self._alignments: dict[TensorView, int] = {}
+        for position in shape_positions:
+            value = args[position].value
+            assert isinstance(value, (bool, int, float, complex))
+            self._values[self.inputs[position]] = value
+        self._bind_inputs()
+        self._extents = self._bind_extents()
+
+    def _bind_inputs(self) -> None:
+        for val, arg in zip(self.inputs, self.args, strict=True):
+            if isinstance(val, TensorView):
+                self.place(val, tuple(arg.strides), arg.alignment)
+                for domain, size in zip(val.logical, arg.shape, strict=True):
+                    if domain.size().value is None:
+                        self._values.setdefault(domain.size(), size)
+
+    def _bind_extents(self) -> dict[int, int]:
+        """The extent of each extent class; every source must agree."""
+        known: dict[int, int] = {}
+        for number, sources in self.plan.axes.extent_sources().items():
+            sizes = {self.integer(val) for val in sources}
+            if len(sizes) > 1:
+                raise InputError(self._conflict(number))
+            if sizes:
+                known[number] = sizes.pop()
+                if known[number] < 0:
+                    raise InputError(
+                        f"execute: an extent of {known[number]} was asked for; extents are 0 or more"
+                    )
+        # Inputs share an axis without sharing the symbol of its extent: compare what came.
+        for val, arg in zip(self.inputs, self.args, strict=True):
+            if isinstance(val, TensorView) and val in self.plan.axes.tensors:
+                for axis, size in zip(self.plan.axes.of(val), arg.shape, strict=True):
+                    if axis is not None:
+                        number = self.plan.axes.extent_class(axis)
+                        if known.setdefault(number, size) != size:
+                            raise InputError(self._conflict(number))
+        return known
+
+    def _conflict(self, number: int) -> str:
+        """Which inputs disagree, in the peer's words and in the user's."""
+        places = []
+        for position, (val, arg) in enumerate(zip(self.inputs, self.args, strict=True)):
+            if not isinstance(val, TensorView):
+                continue
+            for dim, axis in enumerate(self.plan.axes.of(val)):
+                if axis is not None and self.plan.axes.extent_class(axis) == number:
+                    places.append(f"input {position} dimension {dim} has {arg.shape[dim]}")
+        return (
+            "When trying to propagate constant tensor sizes through the graph a conflict was found with 2 different "
+            f"sizes across dimensions that are expected to match. {'; '.join(places)}; a dimension that is to be "
+            "broadcast must be declared with size 1"
+        )
+
+    # --- Memory ---
+
+    def place(self, tensor: TensorView, strides: tuple[int, ...], alignment: int = 64) -> None:
+        """Say where the elements of a tensor lie."""
+        self._strides[tensor] = strides
+        self._alignments[tensor] = alignment
+
+    def strides(self, tensor: TensorView) -> tuple[int, ...]:
+        return self._strides[tensor]
+
+    def alignment(self, tensor: TensorView) -> int:
+        return self._alignments[tensor]
+
+    def in_memory(self, tensor: TensorView) -> bool:
+        return tensor in self._strides
+
+    def host_item(self, tensor: TensorView) -> int | None:
+        position = self.position.get(tensor)
+        if position is None or self.device[0] == CPU:
+            return None
+        return position if self.args[position].device_type == CPU else None
+
+    def extent(self, axis: int) -> int:
+        return self._extents[self.plan.axes.extent_class(axis)]
+
+    def sizes(self, tensor: TensorView) -> tuple[int, ...]:
+        """Extents of all dimensions of a tensor."""
+        return tuple(1 if a is None else self.extent(a) for a in self.plan.axes.of(tensor))
+
+    def scalar(self, value: Val) -> ScalarSource | Constant | None:
+        if value.value is not None:
+            return value.value
+        if value in self.position and value not in self._values:
+            return ScalarSource("scalar", self.position[value])
+        try:
+            return self.evaluate(value)
+        except _NotOnHost:
+            return None
+
+    # --- host scalars ---
+
+    def integer(self, value: Val) -> int:
+        """The value of an extent."""
+        result = self.evaluate(value)
+        if isinstance(result, complex):
+            raise InputError(f"execute: {value} is an extent, so it must be an integer, got {result}")
+        return int(result)
+
+    def evaluate(self, value: Val) -> Constant:
+        """The value of a scalar that depends on constants, extents and shape scalars only."""
+        if value.value is not None:
+            return value.value
+        known = self._values.get(value)
+        if known is None:
+            known = self._values[value] = self._compute(value)
+        return known
+
+    def _compute(self, value: Val) -> Constant:
+        expr = value.definition()
+        if value in self.position or expr is None:
+            raise _NotOnHost(f"{value} has no value before the fusion runs")
+        if expr.op == "size":
+            tensor = expr.ins[0]
+            assert isinstance(tensor, TensorView)
+            return self.sizes(tensor)[expr.attr("dim")]
+        return _evaluate(expr, [self.evaluate(v) for v in expr.ins])
+
+
+class _NotOnHost(Exception):
+    """A scalar depends on an input whose value is not part of the call's key."""
+
+
+def _evaluate(expr: Expr, args: Sequence[Constant]) -> Constant:
+    """One scalar expression on the host, by the op's reference."""
+    # The reference brings in NumPy, which most calls never need.
+    import numpy as np
+
+    from fuser_direct.ops.reference import evaluate_expr, reference_class
+
+    dtype = expr.outs[0].dtype_
+    if expr.op in ("div", "mod", "remainder", "fmod") and not is_floating(dtype) and not args[1]:
+        raise InputError(f"execute: integer {expr.op} by zero in scalar {expr.outs[0]}")
+    arrays = [
+        np.asarray(arg, reference_class(val.dtype_)) for arg, val in zip(args, expr.ins, strict=True)
+    ]
+    result = evaluate_expr(expr, arrays)[0].item()
+    return bool(result) if INFO[dtype].kind == "bool" else result  # type: ignore[no-any-return]
+
+
+def row_major(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense row-major tensor, in elements."""
+    strides = [1] * len(sizes)
+    for dim in range(len(sizes) - 2, -1, -1):
+        strides[dim] = strides[dim + 1] * max(sizes[dim + 1], 1)
+    return tuple(strides)
+
+
+def dense_strides(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor whose dimensions lie in memory in `order`, outermost first."""
+    inner = row_major([sizes[d] for d in order])
+    strides = [0] * len(sizes)
+    for d, stride in zip(order, inner, strict=True):
+        strides[d] = stride
+    return tuple(strides)

@@ -1,0 +1,76 @@
+"""Memory order of the tensors that kernels store.
+
+An output follows its own declared order, or that of the input it is written into, or else that of the inputs it depends
+on: those with the most dimensions that aren't broadcast, if they agree (pointwise on channels-last gives
+channels-last); dimensions that they don't have go outermost.
+"""
+
+from __future__ import annotations
+
+from fuser_direct.compiler.arguments import allocation_order
+from fuser_direct.compiler.axes import is_unit
+from fuser_direct.compiler.segment import Plan
+from fuser_direct.ir.fusion import TensorView
+
+
+def allocation_orders(plan: Plan) -> dict[TensorView, list[int]]:
+    """For each stored tensor, its dimensions from the outermost in memory to the fastest."""
+    masks = _dependencies(plan)
+    orders = {}
+    for tv in plan.materialized:
+        target = plan.fusion.aliases.get(tv)
+        if target is not None and target.ndim == tv.ndim:
+            orders[tv] = allocation_order(target)
+        elif tv.stride_order is not None or _is_ordered(tv):
+            orders[tv] = allocation_order(tv)
+        else:
+            orders[tv] = _inferred(plan, tv, masks.get(tv, 0))
+    return orders
+
+
+def _is_ordered(tv: TensorView) -> bool:
+    """Whether `tv` was given its order by `stride_order`; row-major is stored as None."""
+    expr = tv.definition()
+    return expr is not None and expr.op == "stride_order"
+
+
+def _dependencies(plan: Plan) -> dict[TensorView, int]:
+    """For each tensor, a bit mask of the fusion inputs that it depends on."""
+    masks = {
+        val: 1 << position
+        for position, val in enumerate(plan.fusion.inputs())
+        if isinstance(val, TensorView)
+    }
+    for expr in plan.fusion.exprs:
+        mask = 0
+        for val in expr.ins:
+            if isinstance(val, TensorView):
+                mask |= masks.get(val, 0)
+        for out in expr.outs:
+            if isinstance(out, TensorView):
+                masks[out] = mask
+    return masks
+
+
+def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
+    sources = [
+        val
+        for position, val in enumerate(plan.fusion.inputs())
+        if mask >> position & 1 and isinstance(val, TensorView)
+    ]
+    ranks = [sum(not is_unit(domain) for domain in val.logical) for val in sources]
+    best = max(ranks, default=0)
+    orders = [
+        _order_like(plan, tv, val) for val, rank in zip(sources, ranks, strict=True) if rank == best
+    ]
+    if orders and all(order == orders[0] for order in orders):
+        return orders[0]
+    return list(range(tv.ndim))
+
+
+def _order_like(plan: Plan, tv: TensorView, source: TensorView) -> list[int]:
+    """Dimensions of `tv` in the memory order of `source`; those that `source` lacks come first."""
+    axes = plan.axes.of(source)
+    place = {axes[d]: i for i, d in enumerate(allocation_order(source)) if axes[d] is not None}
+    mine = plan.axes.of(tv)
+    return sorted(range(tv.ndim), key=lambda d: place.get(mine[d], -1))

@@ -1,0 +1,1 @@
+"""Lowering: from a segment of a fusion to a kernel over canonical axes."""

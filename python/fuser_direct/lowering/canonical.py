@@ -1,0 +1,421 @@
+"""From a value graph to a `Kernel`: axes in memory order, dropped where their extent is 1, merged where every tensor allows.
+
+Two calls whose canonical forms are equal run the same kernel: extents and strides that are not 0 or 1 are launch arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fuser_direct.dtypes import INFO
+from fuser_direct.enums import DataType
+from fuser_direct.ir.kernel import (
+    CAST,
+    DYNAMIC,
+    INDEX,
+    LOAD,
+    PARAM,
+    REDUCE,
+    AxisKind,
+    Buffer,
+    Kernel,
+    Node,
+    Stage,
+    Store,
+)
+from fuser_direct.lowering.graph import Graph, Operand, ScalarSource
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a kernel's buffer is bound to in one call: strides in elements, one a kernel axis."""
+
+    operand: Operand
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel with this call's extents, memory operands and scalars; `chunk` belongs to a split (0 without one)."""
+
+    kernel: Kernel
+    extents: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    scalars: tuple[ScalarSource, ...]
+    chunk: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Points of the iteration space."""
+        return _product(self.extents[a] for a in self.kernel.iteration_axes)
+
+    @property
+    def reduced_elems(self) -> int:
+        """Points of the reduction space."""
+        return _product(self.extents[a] for a in self.kernel.reduction_axes)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of all buffers, each element once: the least traffic this kernel can cause."""
+        return sum(
+            self.touched_elems(b) * INFO[a.operand.dtype].itemsize_bytes
+            for b, a in enumerate(self.arguments)
+        )
+
+    def touched_elems(self, buffer: int) -> int:
+        """Distinct elements of a buffer that the kernel touches."""
+        strides = self.arguments[buffer].strides
+        return _product(e for e, s in zip(self.extents, strides, strict=True) if s != 0)
+
+
+def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: str) -> Lowered:
+    """The canonical kernel of a value graph. `extents` by fusion axis; `reduced` the axes its reductions run over."""
+    axes = _ordered_axes(graph, extents, reduced)
+    indexed = {node.attr for node in graph.nodes if node.op == INDEX}
+    groups = _merge(axes, graph.operands, extents, reduced, indexed)
+    kinds: tuple[AxisKind, ...] = tuple("r" if group[-1] in reduced else "i" for group in groups)
+    arguments = tuple(
+        Argument(operand, tuple(dict(operand.strides).get(group[-1], 0) for group in groups))
+        for operand in graph.operands
+    )
+    sizes = tuple(_product(extents[a] for a in group) for group in groups)
+    if reduced and "r" not in kinds:
+        kinds, sizes, arguments = _with_axis(kinds, sizes, arguments, "r")
+    if not kinds:
+        kinds, sizes, arguments = _with_axis(kinds, sizes, arguments, "i")
+    buffers = tuple(
+        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
+    )
+    position = {group[0]: number for number, group in enumerate(groups)}
+    nodes = tuple(
+        replace(node, attr=position[node.attr]) if node.op == INDEX else node
+        for node in graph.nodes
+    )
+    kernel = stage(name, kinds, buffers, tuple(graph.scalar_dtypes), nodes, graph.stores)
+    return Lowered(kernel, sizes, arguments, tuple(graph.scalars))
+
+
+def _ordered_axes(graph: Graph, extents: dict[int, int], reduced: frozenset[int]) -> list[int]:
+    """Axes with more than one point (or none), outermost first: by falling stride of the reference tensor."""
+    used = {a for operand in graph.operands for a, _ in operand.strides}
+    used |= {node.attr for node in graph.nodes if node.op == INDEX and isinstance(node.attr, int)}
+    used |= reduced
+    walked = sorted(a for a in used if extents[a] != 1)
+    strides = dict(_reference(graph, extents, reduced).strides)
+    return sorted(walked, key=lambda a: -abs(strides.get(a, 1 << 62)))
+
+
+def _reference(graph: Graph, extents: dict[int, int], reduced: frozenset[int]) -> Operand:
+    """The tensor whose memory order the loops follow: the largest output of a pointwise kernel (stores gain most from
+    whole lines), the largest input of a reduction."""
+
+    def weight(operand: Operand) -> tuple[int, bool]:
+        points = _product(extents[a] for a, _ in operand.strides)
+        return points, operand.is_output != bool(reduced)
+
+    return max(graph.operands, key=weight)
+
+
+def _merge(
+    axes: Sequence[int],
+    operands: Sequence[Operand],
+    extents: dict[int, int],
+    reduced: frozenset[int],
+    indexed: set[object],
+) -> list[list[int]]:
+    """Groups of neighbouring axes that every tensor walks as one."""
+    maps = [dict(operand.strides) for operand in operands]
+
+    def joins(outer: int, inner: int) -> bool:
+        if (outer in reduced) != (inner in reduced) or outer in indexed or inner in indexed:
+            return False
+        return all(m.get(outer, 0) == m.get(inner, 0) * extents[inner] for m in maps)
+
+    groups: list[list[int]] = []
+    for axis in axes:
+        if groups and joins(groups[-1][-1], axis):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def _with_axis(
+    kinds: tuple[AxisKind, ...],
+    sizes: tuple[int, ...],
+    arguments: tuple[Argument, ...],
+    kind: AxisKind,
+) -> tuple[tuple[AxisKind, ...], tuple[int, ...], tuple[Argument, ...]]:
+    """Add an innermost axis of one point, for kernels whose every axis has been dropped."""
+    widened = tuple(replace(a, strides=(*a.strides, 0)) for a in arguments)
+    return (*kinds, kind), (*sizes, 1), widened
+
+
+def _stride_classes(strides: tuple[int, ...]) -> tuple[int, ...]:
+    last = len(strides) - 1
+    return tuple(s if s == 0 or (s == 1 and a == last) else DYNAMIC for a, s in enumerate(strides))
+
+
+# --- stages ----------------------------------------------------------------------------------------
+
+
+def stage(
+    name: str,
+    kinds: tuple[AxisKind, ...],
+    buffers: tuple[Buffer, ...],
+    scalars: tuple[DataType, ...],
+    nodes: tuple[Node, ...],
+    stores: Sequence[tuple[int, int]],
+) -> Kernel:
+    """Group nodes into stages: a stage for each level of reductions, and one for what is stored after the last."""
+    inner = [a for a, kind in enumerate(kinds) if kind == "r"] or list(range(len(kinds)))
+    varies, level = _levels(nodes, buffers, inner)
+    full = [
+        (b, n) for b, n in stores if "r" not in kinds or any(buffers[b].strides[a] for a in inner)
+    ]
+    rows = [pair for pair in stores if pair not in full]
+    reduces = [n for n, node in enumerate(nodes) if node.op == REDUCE]
+    count = 1 + max(
+        [level[nodes[n].args[0]] for n in reduces] + [level[n] for _, n in full], default=0
+    )
+    stages = []
+    for number in range(count):
+        finished = tuple(n for n in reduces if level[nodes[n].args[0]] == number)
+        written = tuple(Store(b, n) for b, n in full if level[n] == number)
+        roots = [nodes[n].args[0] for n in finished] + [s.node for s in written]
+        after = tuple(
+            n
+            for n, node in enumerate(nodes)
+            if not varies[n] and node.op != REDUCE and level[n] == number + 1
+        )
+        late = tuple(Store(b, n) for b, n in rows if max(level[n], 1) == number + 1)
+        stages.append(Stage(_cone(nodes, varies, roots), finished, written, after, late))
+    prologue = tuple(
+        n for n, node in enumerate(nodes) if not varies[n] and level[n] == 0 and node.op != REDUCE
+    )
+    return Kernel(name, kinds, buffers, scalars, nodes, prologue, tuple(stages))
+
+
+def _levels(
+    nodes: tuple[Node, ...], buffers: tuple[Buffer, ...], inner: list[int]
+) -> tuple[list[bool], list[int]]:
+    """For each node: whether it varies along the axes of a stage's walk, and how many reductions lie behind it."""
+    varies: list[bool] = []
+    level: list[int] = []
+    for node in nodes:
+        if node.op == LOAD:
+            assert isinstance(node.attr, int)
+            moves = any(buffers[node.attr].strides[a] for a in inner)
+        elif node.op == INDEX:
+            moves = node.attr in inner
+        else:
+            moves = node.op != REDUCE and any(varies[a] for a in node.args)
+        varies.append(moves)
+        behind = max((level[a] for a in node.args), default=0)
+        level.append(behind + (node.op == REDUCE))
+    return varies, level
+
+
+def _cone(nodes: tuple[Node, ...], varies: list[bool], roots: list[int]) -> tuple[int, ...]:
+    """Varying nodes that `roots` are computed from, in evaluation order."""
+    found: set[int] = set()
+    stack = [n for n in roots if varies[n]]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(a for a in nodes[n].args if varies[a])
+    return tuple(sorted(found))
+
+
+# --- splitting a reduction -------------------------------------------------------------------------
+
+
+def can_split(kernel: Kernel) -> bool:
+    """Whether a kernel is one walk that reduces and stores rows: its reduction can be spread over more work items."""
+    return (
+        len(kernel.stages) == 1 and bool(kernel.stages[0].reduces) and not kernel.stages[0].stores
+    )
+
+
+def split(lowered: Lowered, chunk: int) -> tuple[Lowered, Lowered]:
+    """Two kernels for one: partial results of `chunk` points each, then their reduction and what follows it.
+
+    The partial results lie in a workspace [splits, reductions..., rows] of the accumulator's type: operands whose tensor is
+    None, one a reduction, in order.
+    """
+    kernel = lowered.kernel
+    splits = -(-lowered.reduced_elems // chunk)
+    reduces = kernel.stages[0].reduces
+    row_axes = kernel.iteration_axes
+    row_sizes = tuple(lowered.extents[a] for a in row_axes)
+    dense = _dense_strides((splits, *row_sizes))
+    workspaces = [Operand(None, _accumulator(kernel.nodes[n].dtype), (), True) for n in reduces]
+    partial = _partial_kernel(lowered, chunk, splits, dense, workspaces)
+    finish = _finish_kernel(lowered, splits, row_sizes, dense, workspaces)
+    return partial, finish
+
+
+def _partial_kernel(
+    lowered: Lowered, chunk: int, splits: int, dense: tuple[int, ...], workspaces: list[Operand]
+) -> Lowered:
+    kernel = lowered.kernel
+    reduces = kernel.stages[0].reduces
+    by_axis = dict(zip(kernel.iteration_axes, dense[1:], strict=True))
+    inputs = [a for a in lowered.arguments if not a.operand.is_output]
+    renumber = {
+        b: i
+        for i, b in enumerate(b for b, a in enumerate(lowered.arguments) if not a.operand.is_output)
+    }
+    arguments = [replace(a, strides=(0, *a.strides)) for a in inputs]
+    for workspace in workspaces:
+        strides = tuple(by_axis.get(a, 0) for a in range(len(kernel.axes)))
+        arguments.append(Argument(workspace, (dense[0], *strides)))
+    nodes = []
+    for number, node in enumerate(kernel.nodes):
+        if node.op == LOAD:
+            node = replace(node, attr=renumber[node.attr])  # type: ignore[index]
+        elif node.op == INDEX:
+            node = replace(node, attr=node.attr + 1)  # type: ignore[operator]
+        elif number in reduces:
+            node = replace(node, dtype=_accumulator(node.dtype))
+        nodes.append(node)
+    keep = _reachable(nodes, reduces)
+    nodes, numbers = _compact(nodes, keep)
+    stores = [(len(inputs) + i, numbers[n]) for i, n in enumerate(reduces)]
+    return _assemble(
+        lowered,
+        kernel.name + "_partial",
+        ("s", *kernel.axes),
+        (splits, *lowered.extents),
+        arguments,
+        nodes,
+        stores,
+        chunk,
+    )
+
+
+def _finish_kernel(
+    lowered: Lowered,
+    splits: int,
+    row_sizes: tuple[int, ...],
+    dense: tuple[int, ...],
+    workspaces: list[Operand],
+) -> Lowered:
+    kernel = lowered.kernel
+    reduces = kernel.stages[0].reduces
+    kept = (None, *kernel.iteration_axes)
+    axes: tuple[AxisKind, ...] = ("r", *("i" for _ in kernel.iteration_axes))
+    arguments = [
+        replace(a, strides=tuple(0 if axis is None else a.strides[axis] for axis in kept))
+        for a in lowered.arguments
+    ]
+    nodes = [
+        replace(node, attr=kept.index(node.attr))
+        if node.op == INDEX and node.attr in kept
+        else node  # type: ignore[arg-type]
+        for node in kernel.nodes
+    ]
+    added: list[Node] = []
+    for n, workspace in zip(reduces, workspaces, strict=True):
+        arguments.append(Argument(replace(workspace, is_output=False), dense))
+        added.append(Node(LOAD, (), workspace.dtype, len(arguments) - 1))
+        if workspace.dtype is kernel.nodes[n].dtype:
+            nodes[n] = replace(nodes[n], args=(-1 - len(added),))
+        else:
+            # Partial results of a half type stay float until the last one is added.
+            added.append(Node(REDUCE, (-1,), workspace.dtype, nodes[n].attr))
+            nodes[n] = Node(CAST, (-1 - len(added),), nodes[n].dtype)
+    # The new nodes come first, so that operands precede their users: shift every number by their count.
+    shifted = [replace(node, args=(i - 1,)) if node.args else node for i, node in enumerate(added)]
+    for node in nodes:
+        args = tuple(-a - 2 if a < 0 else a + len(added) for a in node.args)
+        shifted.append(replace(node, args=args))
+    row_stores = [(s.buffer, s.node + len(added)) for s in kernel.stages[0].row_stores]
+    keep = _reachable(shifted, [n for _, n in row_stores])
+    compacted, numbers = _compact(shifted, keep)
+    used = sorted(
+        {n.attr for n in compacted if n.op == LOAD and isinstance(n.attr, int)}
+        | {b for b, _ in row_stores}
+    )
+    compacted = [
+        replace(n, attr=used.index(n.attr)) if n.op == LOAD else n
+        for n in compacted  # type: ignore[arg-type]
+    ]
+    stores = [(used.index(b), numbers[n]) for b, n in row_stores]
+    return _assemble(
+        lowered,
+        kernel.name + "_finish",
+        axes,
+        (splits, *row_sizes),
+        [arguments[b] for b in used],
+        compacted,
+        stores,
+        0,
+    )
+
+
+def _assemble(
+    lowered: Lowered,
+    name: str,
+    axes: tuple[AxisKind, ...],
+    extents: tuple[int, ...],
+    arguments: list[Argument],
+    nodes: list[Node],
+    stores: list[tuple[int, int]],
+    chunk: int,
+) -> Lowered:
+    """A `Lowered` over the scalars that its nodes still use."""
+    scalars = sorted({n.attr for n in nodes if n.op == PARAM and isinstance(n.attr, int)})
+    nodes = [
+        replace(n, attr=scalars.index(n.attr)) if n.op == PARAM else n
+        for n in nodes  # type: ignore[arg-type]
+    ]
+    buffers = tuple(
+        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
+    )
+    kernel = stage(
+        name, axes, buffers, tuple(lowered.kernel.scalars[c] for c in scalars), tuple(nodes), stores
+    )
+    sources = tuple(lowered.scalars[c] for c in scalars)
+    return Lowered(kernel, extents, tuple(arguments), sources, chunk)
+
+
+def _reachable(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(nodes[n].args)
+    return sorted(found)
+
+
+def _compact(nodes: Sequence[Node], keep: list[int]) -> tuple[list[Node], dict[int, int]]:
+    """The kept nodes, renumbered, and the new number of each."""
+    numbers = {old: new for new, old in enumerate(keep)}
+    kept = [replace(nodes[n], args=tuple(numbers[a] for a in nodes[n].args)) for n in keep]
+    return kept, numbers
+
+
+def _accumulator(dtype: DataType) -> DataType:
+    """The type partial results are kept in: half types would round at each step."""
+    return DataType.Float if INFO[dtype].is_half else dtype
+
+
+def _dense_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _product(values: object) -> int:
+    result = 1
+    for value in values:  # type: ignore[attr-defined]
+        result *= value
+    return result
