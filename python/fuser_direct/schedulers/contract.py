@@ -1,0 +1,84 @@
+"""What a scheduler is, and the described machines it works for. Nothing here asks a real device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fuser_direct.enums import SchedulerType
+from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.schedulers.schedule import CpuSchedule, CudaSchedule
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDevice:
+    """The facts of a GPU that heuristics use; `arch` is the compile target, such as "sm_90a"."""
+
+    arch: str
+    sm_count: int
+    max_threads_per_block: int = 1024
+    max_threads_per_sm: int = 2048
+    registers_per_sm: int = 65536
+    l2_bytes: int = 40 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDevice:
+    """The facts of a CPU that heuristics use. `threads` never changes a result, only how work is dealt out."""
+
+    threads: int
+    vector_bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConstraints:
+    """Launch extents that the caller has fixed; None where free."""
+
+    grid: tuple[int | None, int | None, int | None] = (None, None, None)
+    block: tuple[int | None, int | None, int | None] = (None, None, None)
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLaunch:
+    """Launch parameters of one kernel in one call."""
+
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLaunch:
+    """`items` work items; a thread of its own is worth at least `grain` of them."""
+
+    items: int
+    grain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A kernel with its schedule and this call's launch: all that code generation and the executor need.
+
+    reason: the choice in words, for `explain`.
+    """
+
+    lowered: Lowered
+    scheduler: SchedulerType
+    schedule: CudaSchedule | CpuSchedule
+    launch: CudaLaunch | CpuLaunch
+    reason: str
+
+
+class CudaScheduler(Protocol):
+    """One kind of loop nest on CUDA."""
+
+    def accepts(self, lowered: Lowered) -> str | None:
+        """Why this scheduler can't take a kernel, or None if it can."""
+
+    def schedule(
+        self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
+    ) -> Scheduled:
+        """The loop nest and launch for this call's sizes; pure. Raises LaunchError for constraints it can't honour."""

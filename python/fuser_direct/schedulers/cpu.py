@@ -1,0 +1,95 @@
+"""CPU kernels: how work is cut into items, when stores bypass the caches, and when a reduction is split.
+
+None of it depends on the number of threads, so results are the same bits for any number of them.
+"""
+
+from __future__ import annotations
+
+from fuser_direct.dtypes import INFO
+from fuser_direct.enums import SchedulerType
+from fuser_direct.errors import LaunchError
+from fuser_direct.lowering.canonical import Lowered, can_split
+from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
+from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, round_up
+
+# Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after idling.
+_GRAIN_BYTES = 1 << 20
+# An expensive op on one element costs about as much as moving this many bytes.
+_HEAVY_BYTES = 8
+# Outputs of this size and more bypass the caches (measured 1.3 to 2 times faster; below, the reader pays).
+_STREAMING_BYTES = 8 << 20
+_POINTWISE_BLOCK = 4096
+_COLUMN_BLOCK = 512
+# Parts of a split reduction: elements of a row, rows of a column.
+_ROW_CHUNK = 16384
+_COLUMN_CHUNK = 256
+
+
+def refuse_constraints(constraints: LaunchConstraints) -> None:
+    """Launch constraints name extents that only CUDA launches have."""
+    if constraints != LaunchConstraints():
+        raise LaunchError(
+            "launch constraints: block and grid extents apply to CUDA kernels, but this fusion runs on the CPU; "
+            "leave launch_constraints out"
+        )
+
+
+def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) -> Scheduled:
+    """The loop nest for a CPU kernel. is_final: for each buffer, whether no later kernel of the program reads it."""
+    kernel = lowered.kernel
+    streaming = tuple(
+        a.operand.is_output and final and _streams(lowered, b)
+        for b, (a, final) in enumerate(zip(lowered.arguments, is_final, strict=True))
+    )
+    inner = lowered.extents[-1]
+    if not kernel.reduction_axes:
+        block = min(_POINTWISE_BLOCK, max(round_up(inner, 64), 64))
+        items = ceil_div(inner, block) * _outer(lowered)
+        return _scheduled(
+            lowered, SchedulerType.pointwise, CpuPointwise(block, streaming), items, f"blocks of {block}"
+        )
+    is_staged = len(kernel.stages) > 1
+    if kernel.axes[-1] == "r":
+        kind = SchedulerType.inner_persistent if is_staged else SchedulerType.reduction
+        return _scheduled(lowered, kind, CpuRow(streaming), lowered.rows, "a row an item")
+    block = min(_COLUMN_BLOCK, max(round_up(inner, 64), 64))
+    kind = SchedulerType.outer_persistent if is_staged else SchedulerType.reduction
+    items = ceil_div(inner, block) * _outer(lowered)
+    return _scheduled(lowered, kind, CpuColumn(block, streaming), items, f"{block} columns an item")
+
+
+def _outer(lowered: Lowered) -> int:
+    """Points of the iteration axes other than the innermost."""
+    inner = lowered.extents[-1]
+    return lowered.rows // inner if inner else 0
+
+
+def _streams(lowered: Lowered, buffer: int) -> bool:
+    argument = lowered.arguments[buffer]
+    size = lowered.touched_elems(buffer) * INFO[argument.operand.dtype].itemsize_bytes
+    return argument.strides[-1] == 1 and size >= _STREAMING_BYTES
+
+
+def _scheduled(
+    lowered: Lowered,
+    kind: SchedulerType,
+    schedule: CpuPointwise | CpuRow | CpuColumn,
+    items: int,
+    reason: str,
+) -> Scheduled:
+    points = max(lowered.rows, 1) * max(lowered.reduced_elems, 1)
+    cost = lowered.moved_bytes + heavy_ops(lowered) * points * _HEAVY_BYTES
+    grain = max(ceil_div(_GRAIN_BYTES * items, max(cost, 1)), 1)
+    return Scheduled(lowered, kind, schedule, CpuLaunch(items, grain), reason)
+
+
+def split_chunk(lowered: Lowered) -> int:
+    """Points of each part of a reduction that is spread over work items, or 0."""
+    if not can_split(lowered.kernel):
+        return 0
+    if lowered.kernel.axes[-1] == "r":
+        few_rows = lowered.rows < 64
+        return _ROW_CHUNK if few_rows and lowered.reduced_elems >= 4 * _ROW_CHUNK else 0
+    few_items = lowered.rows < 64 * _COLUMN_BLOCK
+    return _COLUMN_CHUNK if few_items and lowered.reduced_elems >= 4 * _COLUMN_CHUNK else 0

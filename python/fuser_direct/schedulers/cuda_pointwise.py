@@ -1,0 +1,80 @@
+"""Pointwise kernels on CUDA."""
+
+from __future__ import annotations
+
+from fuser_direct.enums import SchedulerType
+from fuser_direct.errors import LaunchError
+from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.schedule import CudaPointwise
+from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, index_bits, vectorization
+
+
+class CudaPointwiseScheduler:
+    """All axes flattened; 16 bytes in flight a thread and tensor, one tile a block.
+
+    Measured on an H200 (bf16, 1 GiB copies): one 16-byte vector a thread and 128 to 256 threads reach copy speed, more bytes a
+    thread lose 3 to 5 %, grid-stride loops 11 %. With expensive math two vectors and 128 threads hide its latency.
+    """
+
+    def accepts(self, lowered: Lowered) -> str | None:
+        """Any kernel without a reduction."""
+        return "it reduces" if lowered.kernel.reduction_axes else None
+
+    def schedule(
+        self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
+    ) -> Scheduled:
+        """Vector width by the widest type, unroll by the cost of the math."""
+        vector, vectorized = vectorization(lowered)
+        heavy = heavy_ops(lowered) > 0
+        threads = 128 if heavy else 256
+        unroll = 2 if heavy else 1
+        if vector == 1:
+            # Single elements: keep as many bytes in flight as one vector would, within reason.
+            unroll = 4
+        units = lowered.rows // vector
+        if units < device.sm_count * threads * unroll:
+            unroll = 1
+        threads = fixed_threads(constraints, threads)
+        blocks = max(ceil_div(units, threads * unroll), 1)
+        grid, is_strided = _fixed_grid(constraints, blocks)
+        schedule = CudaPointwise(
+            vector, unroll, threads, vectorized, index_bits(lowered), grid_stride=is_strided
+        )
+        launch = CudaLaunch((grid, 1, 1), (threads, 1, 1))
+        reason = f"{units} vectors of {vector}, {unroll} a thread, {threads} threads"
+        return Scheduled(lowered, SchedulerType.pointwise, schedule, launch, reason)
+
+
+def fixed_threads(constraints: LaunchConstraints, default: int) -> int:
+    """The block extent the caller fixed, or `default`; a pointwise block has one dimension."""
+    x, y, z = constraints.block
+    for axis, extent in (("y", y), ("z", z)):
+        if extent not in (None, 1):
+            raise LaunchError(
+                f"launch constraints: blockDim.{axis} = {extent}, but this kernel's block has the x dimension only; "
+                "fix bdimx instead"
+            )
+    if x is None:
+        return default
+    if not 1 <= x <= 1024:
+        raise LaunchError(
+            f"launch constraints: blockDim.x = {x} exceeds maxThreadsPerBlock, 1024 on every CUDA device"
+        )
+    return x
+
+
+def _fixed_grid(constraints: LaunchConstraints, blocks: int) -> tuple[int, bool]:
+    """The grid extent the caller fixed (then the kernel loops over what is left), or `blocks`."""
+    x, y, z = constraints.grid
+    for axis, extent in (("y", y), ("z", z)):
+        if extent not in (None, 1):
+            raise LaunchError(
+                f"launch constraints: gridDim.{axis} = {extent}, but this kernel's grid has the x dimension only; "
+                "fix gdimx instead"
+            )
+    if x is None:
+        return blocks, False
+    if not 1 <= x < 1 << 31:
+        raise LaunchError(f"launch constraints: gridDim.x = {x} exceeds the limit of 2147483647")
+    return x, True

@@ -1,0 +1,96 @@
+"""How wide memory may be accessed, and how wide indices must be."""
+
+from __future__ import annotations
+
+from fuser_direct.dtypes import INFO
+from fuser_direct.ir.kernel import LOAD
+from fuser_direct.lowering.canonical import Lowered
+
+# Offsets and loop counters of a 32-bit kernel stay under this: half of int32's range, so that a last partial tile
+# past the end can't wrap.
+_INDEX_32_LIMIT = 1 << 30
+
+
+def index_bits(lowered: Lowered) -> int:
+    """32, or 64 if some reachable offset or the number of points is too large for a 32-bit index."""
+    points = max(lowered.rows, 1) * max(lowered.reduced_elems, 1)
+    if points >= _INDEX_32_LIMIT:
+        return 64
+    for argument in lowered.arguments:
+        reach = sum(
+            (extent - 1) * abs(stride)
+            for extent, stride in zip(lowered.extents, argument.strides, strict=True)
+            if extent > 0
+        )
+        if reach >= _INDEX_32_LIMIT:
+            return 64
+    return 32
+
+
+def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]]:
+    """(elements a thread moves per access, whether each buffer can move them by one access).
+
+    The factor is the largest power of two that keeps the widest type within `width_bytes` and divides the innermost extent. A
+    buffer is vectorized if it is contiguous along the innermost axis and every vector of it is aligned: its
+    other strides are multiples of the factor and so is its address.
+    """
+    last = len(lowered.extents) - 1
+    contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
+    sizes = [INFO[lowered.arguments[b].operand.dtype].itemsize_bytes for b in contiguous]
+    factor = max(width_bytes // max(sizes, default=4), 1)
+    while factor > 1 and lowered.extents[last] % factor:
+        factor //= 2
+    vectorized = tuple(
+        factor > 1 and b in contiguous and _is_aligned(lowered, b, factor)
+        for b in range(len(lowered.arguments))
+    )
+    if factor > 1 and not any(vectorized):
+        return 1, vectorized
+    return factor, vectorized
+
+
+def _is_aligned(lowered: Lowered, buffer: int, factor: int) -> bool:
+    argument = lowered.arguments[buffer]
+    itemsize = INFO[argument.operand.dtype].itemsize_bytes
+    return argument.operand.alignment_bytes % (factor * itemsize) == 0 and all(
+        stride % factor == 0 for stride in argument.strides[:-1]
+    )
+
+
+def reused_loads(lowered: Lowered) -> tuple[int, ...]:
+    """Buffers that more than one stage walks along the reduction: worth keeping on chip between them."""
+    kernel = lowered.kernel
+    seen: dict[int, int] = {}
+    for stage in kernel.stages:
+        buffers = {kernel.nodes[n].attr for n in stage.loop if kernel.nodes[n].op == LOAD}
+        for buffer in buffers:
+            assert isinstance(buffer, int)
+            seen[buffer] = seen.get(buffer, 0) + 1
+    return tuple(sorted(b for b, count in seen.items() if count > 1))
+
+
+# Ops that cost tens of instructions: a kernel with some of them needs more independent work per thread.
+_HEAVY = frozenset(
+    "acos acosh asin asinh atan atan2 atanh cos cosh erf erfc erfcinv erfinv exp exp2 expm1 gcd lgamma log log10 "
+    "log1p log2 pow remainder fmod mod sigmoid silu sin sinh tan tanh nextafter".split()
+)
+
+
+def heavy_ops(lowered: Lowered) -> int:
+    """How many expensive ops a kernel evaluates per point."""
+    return sum(node.op in _HEAVY for node in lowered.kernel.nodes)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `a`."""
+    return ceil_div(a, multiple) * multiple
+
+
+def power_of_two_at_least(a: int) -> int:
+    """The smallest power of two that is not below `a`."""
+    return 1 << max(a - 1, 0).bit_length()
