@@ -1,0 +1,87 @@
+"""What `KernelExecutor.compile` calls: a compiler for one fusion with the caller's compile and launch parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.pipeline import compiler_for
+from fuser_direct.enums import SchedulerType
+from fuser_direct.errors import UnsupportedError, UsageError
+from fuser_direct.ir.fusion import Fusion
+from fuser_direct.schedulers.contract import LaunchConstraints
+
+if TYPE_CHECKING:
+    from fuser_direct import _ext
+    from fuser_direct.compiler.build_cuda import CudaOptions
+
+Compiler = Callable[[Sequence[ArgInfo], "int | None", "_ext.LaunchParams | None"], "_ext.Program"]
+
+
+def make_compiler(
+    fusion: Fusion, compile_params: _ext.CompileParams | None, scheduler_type: SchedulerType
+) -> Compiler:
+    """A function of (arguments, device, launch constraints) that gives the program of one call.
+
+    Raises: UnsupportedError if the fusion has no output.
+    """
+    if not fusion.outputs():
+        raise UnsupportedError("KernelExecutor.compile: No output found for this kernel, aborting.")
+    compiler = compiler_for(fusion)
+
+    def compile_call(
+        args: Sequence[ArgInfo], device: int | None, launch_params: _ext.LaunchParams | None
+    ) -> _ext.Program:
+        program = compiler.compile(
+            args,
+            device if device is not None else _device_of(compile_params),
+            constraints=constraints_of(launch_params),
+            cuda_options=_cuda_options(compile_params),
+        )
+        _check_scheduler(program, scheduler_type)
+        return program
+
+    return compile_call
+
+
+def constraints_of(params: _ext.LaunchParams | None) -> LaunchConstraints | None:
+    """Launch constraints from the peer's class."""
+    if params is None:
+        return None
+    unset = params.unset
+
+    def fixed(names: tuple[str, str, str]) -> tuple[int | None, int | None, int | None]:
+        x, y, z = (None if name in unset else int(getattr(params, name)) for name in names)
+        return x, y, z
+
+    return LaunchConstraints(
+        grid=fixed(("gdimx", "gdimy", "gdimz")),
+        block=fixed(("bdimx", "bdimy", "bdimz")),
+        shared_bytes=params.smem,
+    )
+
+
+def _check_scheduler(program: _ext.Program, wanted: SchedulerType) -> None:
+    """A scheduler that was asked for by name must be the one that made the kernel."""
+    if wanted is SchedulerType.none:
+        return
+    made = [kernel.scheduler for kernel in program.info.kernels]
+    if made != [wanted]:
+        names = ", ".join(str(kind) for kind in made) or "no kernel"
+        raise UsageError(
+            f"KernelExecutor.compile: {wanted} was asked for, but this fusion is scheduled as {names}; pass "
+            "SchedulerType.none to let the fuser choose"
+        )
+
+
+def _device_of(params: _ext.CompileParams | None) -> int | None:
+    return None if params is None or params.device is None else int(params.device)
+
+
+def _cuda_options(params: _ext.CompileParams | None) -> CudaOptions | None:
+    if params is None:
+        return None
+    from fuser_direct.compiler.build_cuda import CudaOptions
+
+    return CudaOptions(max_registers=params.maxrregcount)

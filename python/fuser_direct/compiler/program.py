@@ -1,0 +1,339 @@
+"""Program assembly: the kernels of one call in order, what they are launched with, and what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fuser_direct import _ext
+from fuser_direct.compiler.axes import REDUCTIONS
+from fuser_direct.compiler.bind import Binding, dense_strides, row_major
+from fuser_direct.compiler.kernels import STORE, CompiledKernel
+from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.compiler.targets import CpuTarget, CudaTarget
+from fuser_direct.dtypes import INFO
+from fuser_direct.enums import DataType
+from fuser_direct.errors import InputError, LaunchError
+from fuser_direct.ir.fusion import TensorView
+from fuser_direct.ir.kernel import Param
+from fuser_direct.lowering.canonical import Argument, Lowered, lower
+from fuser_direct.lowering.graph import Constant, Graph, Operand, build
+from fuser_direct.schedulers import choose
+from fuser_direct.schedulers.contract import CpuLaunch, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.vectorize import index_bits
+
+_CTYPES = {
+    DataType.Double: "f64",
+    DataType.Float: "f32",
+    DataType.Half: "f16",
+    DataType.BFloat16: "bf16",
+    DataType.Int: "i64",
+    DataType.Index: "i64",
+    DataType.Int32: "i32",
+    DataType.Bool: "u8",
+    DataType.ComplexFloat: "c64",
+    DataType.ComplexDouble: "c128",
+}
+Arg = tuple[str, Constant] | tuple[str, int, int] | tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One kernel of a program, for people and tools: what it is, how it was scheduled, what it moves at least."""
+
+    kernel: CompiledKernel
+    scheduled: Scheduled
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.name
+
+    @property
+    def scheduler(self) -> object:
+        """The SchedulerType that made it."""
+        return self.kernel.scheduler
+
+    @property
+    def source(self) -> str:
+        """The generated text."""
+        return self.kernel.source
+
+    @property
+    def backend(self) -> str:
+        """`cpu` or `cuda`."""
+        return self.kernel.backend
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """What a program consists of; hangs on `_ext.Program.info`."""
+
+    kernels: tuple[KernelInfo, ...]
+
+
+@dataclass
+class _Step:
+    """A scheduled kernel and the program buffer behind each of its arguments."""
+
+    scheduled: Scheduled
+    buffers: list[int] = field(default_factory=list)
+
+
+class Assembler:
+    """Builds the program of one call."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        binding: Binding,
+        target: CpuTarget | CudaTarget,
+        orders: dict[TensorView, list[int]],
+        constraints: LaunchConstraints,
+    ) -> None:
+        self.plan = plan
+        self.binding = binding
+        self.target = target
+        self.orders = orders
+        self.constraints = constraints
+        device_type, device_id = binding.device
+        self.program = _ext.Program(device_type, device_id, len(binding.inputs))
+        self.buffers: dict[TensorView, int] = {
+            val: i for i, val in enumerate(binding.inputs) if isinstance(val, TensorView)
+        }
+        self.steps: list[_Step] = []
+        self.in_place = self._in_place_outputs()
+
+    def run(self) -> _ext.Program:
+        """The finished program."""
+        for number, segment in enumerate(self.plan.segments):
+            self._add_segment(number, segment)
+        self._add_copies()
+        if self.constraints != LaunchConstraints() and len(self.steps) > 1:
+            raise LaunchError(
+                f"launch constraints: this fusion runs as {len(self.steps)} kernels, and one set of launch "
+                "extents can't serve them all; leave launch_constraints out"
+            )
+        kernels = STORE.get([s.scheduled for s in self.steps], self.target.key, self.target.build)
+        for step, kernel in zip(self.steps, kernels, strict=True):
+            self._launch(step, kernel)
+        self._add_outputs()
+        self.program.info = ProgramInfo(
+            tuple(KernelInfo(k, s.scheduled) for k, s in zip(kernels, self.steps, strict=True))
+        )
+        return self.program
+
+    # --- kernels ---
+
+    def _add_segment(self, number: int, segment: Segment) -> None:
+        for tv in segment.outputs:
+            self._allocate(tv)
+        if all(0 in self.binding.sizes(tv) for tv in segment.outputs):
+            return
+        graph = self._graph(segment)
+        self._refuse_empty_extremes(segment)
+        extents = {a: self.binding.extent(a) for a in segment.domain}
+        lowered = lower(graph, extents, segment.reduced, _name(segment))
+        read_later = {tv for later in self.plan.segments[number + 1 :] for tv in later.leaves}
+        self._add_kernel(lowered, read_later)
+
+    def _graph(self, segment: Segment) -> Graph:
+        """The segment's value graph. An output that would overwrite elements which other points still read gets memory
+        of its own after all."""
+        graph = build(self.plan, segment, self.binding)
+        unsafe = [tv for tv in segment.outputs if tv in self.in_place and self._is_hazard(tv, graph)]
+        if not unsafe:
+            return graph
+        for tv in unsafe:
+            del self.in_place[tv]
+            self._allocate(tv)
+        return build(self.plan, segment, self.binding)
+
+    def _is_hazard(self, tv: TensorView, graph: Graph) -> bool:
+        target = self.in_place[tv]
+        written = [o.strides for o in graph.operands if o.is_output and o.tensor is tv]
+        read = [o.strides for o in graph.operands if not o.is_output and o.tensor is target]
+        return any(strides not in written for strides in read)
+
+    def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
+        parts = choose.parts(lowered, self.target.device)
+        workspaces: list[int] = []
+        for part in parts:
+            is_final = tuple(
+                a.operand.tensor is not None and a.operand.tensor not in read_later
+                for a in part.arguments
+            )
+            scheduled = choose.schedule(part, self.target.device, self.constraints, is_final)
+            step = _Step(scheduled)
+            free = list(workspaces)
+            for argument in part.arguments:
+                tensor = argument.operand.tensor
+                if tensor is not None:
+                    step.buffers.append(self.buffers[tensor])
+                elif argument.operand.is_output:
+                    workspaces.append(self._workspace(part, argument))
+                    step.buffers.append(workspaces[-1])
+                else:
+                    step.buffers.append(free.pop(0))
+            self.steps.append(step)
+
+    def _workspace(self, part: Lowered, argument: Argument) -> int:
+        elems = 1
+        for extent, stride in zip(part.extents, argument.strides, strict=True):
+            elems *= extent if stride else 1
+        return self._buffer(argument.operand.dtype, (elems,), (1,))
+
+    def _allocate(self, tv: TensorView) -> None:
+        """Memory for a stored tensor: its own, or that of the input it is written into."""
+        target = self.in_place.get(tv)
+        if target is not None:
+            self.buffers[tv] = self.buffers[target]
+            self.binding.place(tv, self.binding.strides(target), self.binding.alignment(target))
+            return
+        sizes = self.binding.sizes(tv)
+        strides = dense_strides(sizes, self.orders[tv])
+        self.binding.place(tv, strides)
+        self.buffers[tv] = self._buffer(tv.dtype_, sizes, strides)
+
+    def _buffer(self, dtype: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
+        code, bits = INFO[dtype].dlpack
+        return self.program.add_buffer(code, bits, list(sizes), list(strides))
+
+    def _refuse_empty_extremes(self, segment: Segment) -> None:
+        """A maximum of nothing has no value, as in eager PyTorch."""
+        for expr in segment.exprs:
+            if expr.op in ("max", "min"):
+                tv = expr.ins[0]
+                assert isinstance(tv, TensorView)
+                sizes = self.binding.sizes(tv)
+                for d in expr.attr("dims"):
+                    if sizes[d] == 0:
+                        raise InputError(
+                            f"{expr.op}: dimension {d} of {tv} is empty in this call, so its {expr.op} has no value; "
+                            "reduce over dimensions that have at least one element"
+                        )
+
+    # --- outputs written into inputs ---
+
+    def _in_place_outputs(self) -> dict[TensorView, TensorView]:
+        """Aliased outputs that their kernel may write straight into the input: it is the last that reads the input, and
+        reads every element just where it writes it. All others are copied when everything else has run."""
+        aliases = self.plan.fusion.aliases
+        chosen = {}
+        for tv, target in aliases.items():
+            self._check_alias(tv, target)
+            if list(aliases.values()).count(target) == 1 and self._may_write(tv, target):
+                chosen[tv] = target
+        return chosen
+
+    def _check_alias(self, tv: TensorView, target: TensorView) -> None:
+        sizes, wanted = self.binding.sizes(tv), self.binding.sizes(target)
+        if sizes != wanted:
+            raise InputError(
+                f"add_output: {tv} of sizes {list(sizes)} can't be written into {target} of sizes {list(wanted)}"
+            )
+        self.program.writes_input(self.binding.position[target])
+
+    def _may_write(self, tv: TensorView, target: TensorView) -> bool:
+        if tv.dtype_ is not target.dtype_:
+            return False
+        writer = next((n for n, s in enumerate(self.plan.segments) if tv in s.outputs), None)
+        if writer is None or self.plan.segments[writer].reduced:
+            return False
+        return not any(target in s.leaves for s in self.plan.segments[writer + 1 :])
+
+    def _add_copies(self) -> None:
+        """Write aliased outputs that have memory of their own into their inputs, in the order of their definition."""
+        for tv, target in self.plan.fusion.aliases.items():
+            if tv in self.in_place or 0 in self.binding.sizes(tv):
+                continue
+            axes = self.plan.axes.of(tv)
+            graph = Graph()
+            graph.operands = [
+                self._copy_operand(tv, axes, is_output=False),
+                self._copy_operand(target, axes, is_output=True),
+            ]
+            graph.add_copy(tv.dtype_, target.dtype_)
+            extents = {a: self.binding.extent(a) for a in axes if a is not None}
+            self._add_kernel(lower(graph, extents, frozenset(), "copy_into_input"), set())
+
+    def _copy_operand(
+        self, tv: TensorView, axes: tuple[int | None, ...], is_output: bool
+    ) -> Operand:
+        strides = tuple(
+            (axis, stride)
+            for axis, stride in zip(axes, self.binding.strides(tv), strict=True)
+            if axis is not None and stride and self.binding.extent(axis) != 1
+        )
+        return Operand(tv, tv.dtype_, strides, is_output, self.binding.alignment(tv))
+
+    # --- launches ---
+
+    def _launch(self, step: _Step, kernel: CompiledKernel) -> None:
+        scheduled = step.scheduled
+        lowered = scheduled.lowered
+        index = "i64"
+        if isinstance(scheduled.launch, CudaLaunch) and index_bits(lowered) == 32:
+            index = "i32"
+        args = [self._argument(step, param, index) for param in lowered.kernel.params()]
+        launch = scheduled.launch
+        if isinstance(launch, CpuLaunch):
+            self.program.launch_cpu(kernel.handle, launch.items, launch.grain, 0, args)
+        else:
+            shared = max(launch.shared_bytes, self.constraints.shared_bytes)
+            self.program.launch_cuda(kernel.handle, launch.grid, launch.block, shared, args)
+
+    def _argument(self, step: _Step, param: Param, index: str) -> Arg:
+        lowered = step.scheduled.lowered
+        if param.kind == "pointer":
+            return "pointer", step.buffers[param.buffer], 0
+        if param.kind == "extent":
+            return index, lowered.extents[param.axis]
+        if param.kind == "chunk":
+            return index, lowered.chunk
+        if param.kind == "stride":
+            return index, lowered.arguments[param.buffer].strides[param.axis]
+        source = lowered.scalars[param.scalar]
+        ctype = _CTYPES[lowered.kernel.scalars[param.scalar]]
+        if source.kind == "value":
+            assert source.value is not None
+            return ctype, source.value
+        return source.kind, source.position, ctype
+
+    # --- outputs ---
+
+    def _add_outputs(self) -> None:
+        for tv in self.plan.fusion.returned():
+            target = self.plan.fusion.aliases.get(tv)
+            if target is not None:
+                self.program.add_output(self.buffers[target])
+            elif tv in self.plan.views:
+                self._add_view(tv)
+            else:
+                self.program.add_output(self.buffers[tv])
+
+    def _add_view(self, tv: TensorView) -> None:
+        """An output that is a rearranged input: it shares the input's memory."""
+        source = tv
+        while (expr := source.definition()) is not None:
+            operand = expr.ins[0]
+            assert isinstance(operand, TensorView)
+            source = operand
+        by_axis = dict(
+            zip(self.plan.axes.of(source), self.binding.strides(source), strict=True)
+        )
+        sizes = self.binding.sizes(tv)
+        fallback = row_major(sizes)
+        strides = [
+            fallback[d] if axis is None else by_axis.get(axis, 0)
+            for d, axis in enumerate(self.plan.axes.of(tv))
+        ]
+        self.program.add_view(self.buffers[source], list(sizes), strides, 0)
+
+
+def _name(segment: Segment) -> str:
+    """A kernel's name: the ops that characterise it, in order, so that profiles can be read."""
+    ops = [expr.op for expr in segment.exprs if expr.op not in ("cast", "broadcast", "set")]
+    reductions = [op for op in ops if op in REDUCTIONS]
+    distinct = list(dict.fromkeys(reductions + ops))[:4]
+    return "_".join(["fused", *distinct]) if distinct else "fused_copy"
