@@ -1,0 +1,212 @@
+// Python's view of the executor: ArgInfo and ExecutorCache.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "binding/bind.h"
+#include "binding/executor.h"
+#include "core/error.h"
+
+namespace nb = nanobind;
+
+namespace fuser_direct {
+
+namespace {
+
+const char* kind_name(ScalarKind kind) {
+  switch (kind) {
+    case ScalarKind::kBool:
+      return "bool";
+    case ScalarKind::kInt:
+      return "int";
+    case ScalarKind::kFloat:
+      return "float";
+    case ScalarKind::kComplex:
+      break;
+  }
+  return "complex";
+}
+
+void require_tensor(const ArgInfo& info) {
+  if (info.kind != Argument::Kind::kTensor) {
+    throw UsageError("ArgInfo: only a tensor has this attribute; look at is_tensor first");
+  }
+}
+
+void require_scalar(const ArgInfo& info) {
+  if (info.kind != Argument::Kind::kScalar) {
+    throw UsageError("ArgInfo: only a scalar has this attribute; look at kind first");
+  }
+}
+
+nb::tuple to_tuple(const std::vector<int64_t>& values) {
+  nb::list list;
+  for (int64_t value : values) list.append(value);
+  return nb::tuple(list);
+}
+
+// A tensor's attribute.
+template <typename Getter>
+auto of_tensor(Getter getter) {
+  return [getter](const ArgInfo& info) {
+    require_tensor(info);
+    return getter(info);
+  };
+}
+
+std::string describe(const ArgInfo& info) {
+  if (info.kind == Argument::Kind::kOther) return "<ArgInfo " + info.type_name + ">";
+  if (info.kind == Argument::Kind::kScalar) {
+    return std::string("<ArgInfo ") + kind_name(info.scalar.kind) + " " +
+           nb::str(scalar_value(info.scalar)).c_str() + ">";
+  }
+  const auto ndim = info.tensor.ndim;
+  return "<ArgInfo tensor type=(" + std::to_string(static_cast<int>(info.tensor.dtype.code)) +
+         ", " + std::to_string(info.tensor.dtype.bits) + ") device=(" +
+         std::to_string(static_cast<int>(info.tensor.device.type)) + ", " +
+         std::to_string(info.tensor.device.id) + ") shape=" + dims_text(info.sizes.data(), ndim) +
+         " strides=" + dims_text(info.strides.data(), ndim) + ">";
+}
+
+void bind_arg_info(nb::module_& m) {
+  nb::class_<ArgInfo>(m, "ArgInfo", "What a compiler is told of one argument of a call.")
+      .def_prop_ro("is_tensor",
+                   [](const ArgInfo& info) { return info.kind == Argument::Kind::kTensor; })
+      .def_prop_ro("dtype", of_tensor([](const ArgInfo& info) {
+                     return nb::make_tuple(static_cast<int>(info.tensor.dtype.code),
+                                           static_cast<int>(info.tensor.dtype.bits));
+                   }),
+                   nb::sig("def dtype(self, /) -> tuple[int, int]"), "DLPack type code and bits.")
+      .def_prop_ro("device_type", of_tensor([](const ArgInfo& info) {
+                     return static_cast<int>(info.tensor.device.type);
+                   }),
+                   "1 CPU, 2 CUDA; others as in DLPack.")
+      .def_prop_ro("device_id",
+                   of_tensor([](const ArgInfo& info) { return info.tensor.device.id; }))
+      .def_prop_ro("shape", of_tensor([](const ArgInfo& info) { return to_tuple(info.sizes); }),
+                   nb::sig("def shape(self, /) -> tuple[int, ...]"))
+      .def_prop_ro("strides", of_tensor([](const ArgInfo& info) { return to_tuple(info.strides); }),
+                   nb::sig("def strides(self, /) -> tuple[int, ...]"),
+                   "In elements. Where one moves nothing (a dim of size 1, an empty tensor) it is "
+                   "size times stride of the next dim, whatever the tensor says.")
+      .def_prop_ro(
+          "alignment", of_tensor([](const ArgInfo& info) { return info.alignment_bytes; }),
+          "Bytes: on a GPU the largest power of two up to 64 that divides the address; on a "
+          "CPU the alignment of an element, whatever the address.")
+      .def_prop_ro("is_read_only",
+                   of_tensor([](const ArgInfo& info) { return info.tensor.is_read_only; }))
+      .def_prop_ro(
+          "kind",
+          [](const ArgInfo& info) {
+            return info.kind == Argument::Kind::kScalar ? kind_name(info.scalar.kind) : "";
+          },
+          "bool, int, float or complex; empty for what is no scalar.")
+      .def_prop_ro(
+          "value",
+          [](const ArgInfo& info) {
+            require_scalar(info);
+            return scalar_value(info.scalar);
+          },
+          nb::sig("def value(self, /) -> bool | int | float | complex"))
+      .def_prop_ro(
+          "type_name", [](const ArgInfo& info) { return info.type_name; },
+          "Name of the argument's Python type.")
+      .def("__repr__", &describe);
+}
+
+// ---- ExecutorCache ----
+
+void append_options(nb::handle options, Key& key) {
+  nb::list texts(nb::borrow(options));
+  key.push_back(static_cast<int64_t>(nb::len(texts)));
+  for (nb::handle text : texts) append_text(nb::str(text).c_str(), key);
+}
+
+bool is_empty_list(nb::handle object) {
+  return PyList_Check(object.ptr()) && PyList_Size(object.ptr()) == 0;
+}
+
+nb::list execute(Executor& self, nb::handle inputs, nb::handle device, nb::handle enable,
+                 nb::handle disable) {
+  CallContext context{device, nb::borrow(enable), disable, {}};
+  if (!is_empty_list(enable) || !is_empty_list(disable)) {
+    append_options(enable, context.extra_key);
+    append_options(disable, context.extra_key);
+  }
+  return self.execute(inputs, context);
+}
+
+std::shared_ptr<Program> without_const(CallCache::ProgramPtr program) {
+  // Python has no const; a finished program refuses every change itself.
+  return std::const_pointer_cast<Program>(std::move(program));
+}
+
+int visit(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const nb::handle compiler = nb::inst_ptr<Executor>(self)->compiler();
+  Py_VISIT(compiler.ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Executor>(self)->clear();
+  return 0;
+}
+
+PyType_Slot kGarbageCollection[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(visit)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {0, nullptr},
+};
+
+nb::dict counters(const Executor& self) {
+  const CacheCounters counts = self.cache().counters();
+  nb::dict result;
+  result["calls"] = counts.calls;
+  result["hits"] = counts.hits;
+  result["misses"] = counts.misses;
+  return result;
+}
+
+void bind_cache(nb::module_& m) {
+  nb::class_<Executor>(m, "ExecutorCache", nb::type_slots(kGarbageCollection),
+                       "Runs the programs that `compiler(args, device, (enable_options, "
+                       "disable_options))` makes, one for each kind of call.")
+      .def(nb::init<nb::object, std::vector<int64_t>>(), nb::arg("compiler"),
+           nb::arg("shape_scalars"),
+           nb::sig("def __init__(self, compiler: collections.abc.Callable[[list[ArgInfo], int | "
+                   "None, typing.Any], Program], shape_scalars: "
+                   "collections.abc.Sequence[int]) -> None"))
+      .def("execute", &execute, nb::arg("inputs"), nb::kw_only(), nb::arg("device") = nb::none(),
+           nb::arg("_enable_options") = nb::list(), nb::arg("_disable_options") = nb::list(),
+           nb::sig("def execute(self, inputs: collections.abc.Iterable[typing.Any], *, device: int "
+                   "| None = None, _enable_options: collections.abc.Sequence[str] = [], "
+                   "_disable_options: collections.abc.Sequence[str] = []) -> list[typing.Any]"),
+           "Run the fusion on tensors and scalars; list and tuple elements are flattened.")
+      .def(
+          "lookup",
+          [](const Executor& self, nb::handle inputs, nb::handle device) {
+            return without_const(self.lookup(inputs, CallContext{device, {}, {}, {}}));
+          },
+          nb::arg("inputs"), nb::arg("device") = nb::none(),
+          nb::sig("def lookup(self, inputs: collections.abc.Iterable[typing.Any], device: int | "
+                  "None = None) -> Program | None"),
+          "The program for such inputs, or None; compiles nothing.")
+      .def_prop_ro(
+          "most_recent",
+          [](const Executor& self) { return without_const(self.cache().most_recent()); },
+          nb::sig("def most_recent(self, /) -> Program | None"), "The program that ran last.")
+      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
+           "calls, hits and misses so far.");
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+  bind_arg_info(m);
+  bind_cache(m);
+}
+
+}  // namespace fuser_direct

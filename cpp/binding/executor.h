@@ -1,0 +1,70 @@
+// A call cache with the Python compiler that fills it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+#include "binding/exchange.h"
+#include "executor/call_cache.h"
+
+namespace fuser_direct {
+
+// What a compiler is told of one argument. Plain data; owns nothing of the argument but a scalar.
+struct ArgInfo {
+  Argument::Kind kind = Argument::Kind::kOther;
+  TensorArg tensor;  // `data`, `sizes` and `strides` unset: see the vectors
+  int64_t alignment_bytes = 0;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  Scalar scalar;
+  std::string type_name;
+};
+
+ArgInfo make_arg_info(const Argument& argument);
+
+// Python's value of a scalar.
+nanobind::object scalar_value(const Scalar& scalar);
+
+// What a call is besides its arguments.
+struct CallContext {
+  nanobind::handle device;  // None or an int
+  nanobind::object extra;   // the compiler's third argument, or the first of the two in it
+  nanobind::handle second;  // if valid, the compiler gets the tuple (extra, second)
+  Key extra_key;            // what of them decides a program; empty in the common case
+};
+
+// Calls `compiler(args, device, extra) -> Program` for each new kind of call, once however many
+// threads ask, and runs the program. All functions need the GIL.
+class Executor {
+ public:
+  Executor(nanobind::object compiler, std::vector<int64_t> shape_scalars);
+
+  nanobind::list execute(nanobind::handle inputs, const CallContext& context);
+
+  // Compiles without running.
+  void prepare(nanobind::handle inputs, const CallContext& context);
+
+  // Null when there is no program for such inputs yet.
+  CallCache::ProgramPtr lookup(nanobind::handle inputs, const CallContext& context) const;
+
+  const CallCache& cache() const { return cache_; }
+  const nanobind::object& compiler() const { return compiler_; }
+
+  // Drops the compiler and all programs, to break reference cycles.
+  void clear();
+
+ private:
+  CallCache::ProgramPtr find_or_compile(const ArgumentList& list, const CallContext& context,
+                                        const Key& key);
+  std::shared_ptr<Program> compile(const ArgumentList& list, const CallContext& context) const;
+  void make_key(const ArgumentList& list, const CallContext& context, Key& key) const;
+  bool value_matters(size_t position) const;
+
+  nanobind::object compiler_;
+  std::vector<bool> shape_scalars_;
+  CallCache cache_;
+};
+
+}  // namespace fuser_direct

@@ -1,0 +1,166 @@
+#include "binding/framework.h"
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "cpu/block_pool.h"
+
+namespace nb = nanobind;
+
+namespace fuser_direct {
+
+namespace {
+
+// Types remembered at most; a program that makes tensor types without end is served all the same.
+constexpr size_t kMaxTypes = 1024;
+
+bool is_subclass_of_imported(PyTypeObject* type, const char* module, const char* name) {
+  const nb::object base = imported_attribute(module, name);
+  return base.is_valid() && PyType_Check(base.ptr()) &&
+         PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(base.ptr())) != 0;
+}
+
+// The function table of a type, in a version that is understood here; null without one.
+const dl::ExchangeApi* exchange_api_of(PyTypeObject* type) {
+  constexpr const char* kCapsule = "dlpack_exchange_api";
+  const nb::object capsule = nb::steal(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  if (!capsule.is_valid()) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), kCapsule) == 0) return nullptr;
+  auto* header = static_cast<dl::ExchangeApiHeader*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
+  while (header != nullptr && header->version.major != dl::kMajorVersion) {
+    header = header->previous;
+  }
+  auto* api = reinterpret_cast<const dl::ExchangeApi*>(header);
+  return api != nullptr && api->borrow != nullptr ? api : nullptr;
+}
+
+// A masked array's mask would be lost without a word.
+bool is_masked_array(PyTypeObject* type) {
+  return is_subclass_of_imported(type, "numpy.ma", "MaskedArray");
+}
+
+const TensorLibrary* resolve(PyTypeObject* type) {
+  const bool is_torch = is_subclass_of_imported(type, "torch", "Tensor");
+  if (const dl::ExchangeApi* api = exchange_api_of(type)) return &exchange_library(api, is_torch);
+  if (is_torch) return &torch_library();
+  if (is_subclass_of_imported(type, "numpy", "ndarray")) {
+    return is_masked_array(type) ? nullptr : &numpy_library();
+  }
+  auto* object = reinterpret_cast<PyObject*>(type);
+  const bool is_producer = PyObject_HasAttrString(object, "__dlpack__") != 0 &&
+                           PyObject_HasAttrString(object, "__dlpack_device__") != 0;
+  return is_producer ? &dlpack_library() : nullptr;
+}
+
+// Own sizes and strides over memory that `inner` or `block` owns.
+struct Wrapper {
+  dl::ManagedTensor managed{};
+  dl::ManagedTensor* inner = nullptr;
+  cpu::Block block;
+  std::vector<int64_t> dims;  // sizes, then strides
+};
+
+// May run on any thread, and after the interpreter has ended.
+void delete_wrapper(dl::ManagedTensor* self) {
+  const std::unique_ptr<Wrapper> wrapper(static_cast<Wrapper*>(self->manager_ctx));
+  dl::ManagedTensor* inner = wrapper->inner;
+  if (inner != nullptr && inner->deleter != nullptr) inner->deleter(inner);
+}
+
+// Fills in what follows from the members, and gives the wrapper away.
+dl::ManagedTensor* finish(std::unique_ptr<Wrapper> wrapper) {
+  dl::ManagedTensor& managed = wrapper->managed;
+  const size_t ndim = wrapper->dims.size() / 2;
+  managed.version = {dl::kMajorVersion, dl::kMinorVersion};
+  managed.manager_ctx = wrapper.get();
+  managed.deleter = delete_wrapper;
+  managed.tensor.ndim = static_cast<int32_t>(ndim);
+  managed.tensor.shape = wrapper->dims.data();
+  managed.tensor.strides = wrapper->dims.data() + ndim;
+  managed.tensor.byte_offset = 0;
+  return &wrapper.release()->managed;
+}
+
+}  // namespace
+
+const TensorLibrary* library_of(PyTypeObject* type) {
+  const bool is_number = type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+                         type == &PyComplex_Type;
+  if (is_number) return nullptr;
+  static auto* const known = new std::unordered_map<PyTypeObject*, const TensorLibrary*>;
+  const auto found = known->find(type);
+  if (found != known->end()) return found->second;
+  const TensorLibrary* library = resolve(type);
+  if (library != nullptr && known->size() < kMaxTypes) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));  // so that no other type gets its address
+    known->emplace(type, library);
+  }
+  return library;
+}
+
+const TensorLibrary* imported_torch() {
+  const nb::object tensor = imported_attribute("torch", "Tensor");
+  return tensor.is_valid() ? library_of(reinterpret_cast<PyTypeObject*>(tensor.ptr())) : nullptr;
+}
+
+nb::object imported_attribute(const char* module, const char* name) {
+  const nb::str module_name(module);
+  const nb::object imported = nb::steal(PyImport_GetModule(module_name.ptr()));
+  nb::object attribute;
+  if (imported.is_valid()) attribute = nb::steal(PyObject_GetAttrString(imported.ptr(), name));
+  if (!attribute.is_valid()) PyErr_Clear();
+  return attribute;
+}
+
+dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
+                                const std::vector<int64_t>& sizes,
+                                const std::vector<int64_t>& strides) {
+  auto wrapper = std::make_unique<Wrapper>();
+  wrapper->inner = inner;
+  wrapper->dims = sizes;
+  wrapper->dims.insert(wrapper->dims.end(), strides.begin(), strides.end());
+  wrapper->managed.flags = inner->flags;
+  wrapper->managed.tensor = inner->tensor;
+  wrapper->managed.tensor.data = data;
+  return finish(std::move(wrapper));
+}
+
+bool is_pooled(const BufferSpec& spec, dl::Device device) {
+  return device.type == dl::DeviceType::kCpu &&
+         static_cast<size_t>(spec.span_elems * spec.dtype.itemsize()) >= cpu::kMinPooledBytes;
+}
+
+dl::ManagedTensor* make_pooled(const BufferSpec& spec) {
+  auto wrapper = std::make_unique<Wrapper>();
+  wrapper->block = cpu::Block(static_cast<size_t>(spec.span_elems * spec.dtype.itemsize()));
+  wrapper->dims = spec.sizes;
+  wrapper->dims.insert(wrapper->dims.end(), spec.strides.begin(), spec.strides.end());
+  wrapper->managed.tensor.data = wrapper->block.data();
+  wrapper->managed.tensor.device = {dl::DeviceType::kCpu, 0};
+  wrapper->managed.tensor.dtype = spec.dtype;
+  return finish(std::move(wrapper));
+}
+
+TensorArg to_argument(const dl::Tensor& tensor, uint64_t flags) {
+  TensorArg argument;
+  argument.data = tensor.address();
+  argument.device = tensor.device;
+  if (tensor.device.type == dl::DeviceType::kCudaHost) {
+    argument.device = {dl::DeviceType::kCpu, 0};
+  } else if (tensor.device.type == dl::DeviceType::kCudaManaged) {
+    argument.device.type = dl::DeviceType::kCuda;
+  }
+  argument.dtype = tensor.dtype;
+  argument.ndim = tensor.ndim;
+  argument.sizes = tensor.shape;
+  argument.strides = tensor.strides;
+  argument.is_read_only = (flags & dl::kReadOnly) != 0;
+  return argument;
+}
+
+}  // namespace fuser_direct

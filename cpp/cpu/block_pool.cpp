@@ -1,0 +1,155 @@
+#include "cpu/block_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace fuser_direct::cpu {
+
+namespace {
+
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr size_t kDefaultLimitBytes = size_t{1} << 30;
+
+size_t default_limit() {
+  if (const char* text = std::getenv("FUSER_DIRECT_CPU_POOL_BYTES")) {
+    return static_cast<size_t>(std::max(0LL, std::strtoll(text, nullptr, 10)));
+  }
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  const size_t memory =
+      static_cast<size_t>(std::max(0L, pages)) * static_cast<size_t>(std::max(0L, page_bytes));
+  return std::min(kDefaultLimitBytes, memory / 8);
+}
+
+// Rounded up so that blocks of close sizes serve each other: to whole huge pages, and to a
+// sixteenth of the size or a little more.
+size_t capacity_for(size_t bytes) {
+  size_t step = kHugePageBytes;
+  while (step * 16 <= bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+class Pool {
+ public:
+  char* take(size_t capacity) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = waiting_.find(capacity);
+      if (found != waiting_.end() && !found->second.empty()) {
+        char* block = found->second.back();
+        found->second.pop_back();
+        waiting_bytes_ -= capacity;
+        return block;
+      }
+    }
+    void* block = std::aligned_alloc(kHugePageBytes, capacity);
+    if (block == nullptr) throw std::bad_alloc();
+    madvise(block, capacity, MADV_HUGEPAGE);  // only advice: without it all works, more slowly
+    return static_cast<char*>(block);
+  }
+
+  void give(char* block, size_t capacity) noexcept {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (waiting_bytes_ + capacity <= limit_ && keep(block, capacity)) return;
+    }
+    std::free(block);
+  }
+
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [capacity, blocks] : waiting_) {
+      for (char* block : blocks) std::free(block);
+    }
+    waiting_.clear();
+    waiting_bytes_ = 0;
+  }
+
+  void set_limit(size_t limit) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      limit_ = limit;
+      if (waiting_bytes_ <= limit_) return;
+    }
+    release();
+  }
+
+  size_t limit() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return limit_;
+  }
+
+  size_t waiting_bytes() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_bytes_;
+  }
+
+  // Held over a fork, so that the child doesn't get it locked by a thread that it doesn't have.
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  bool keep(char* block, size_t capacity) noexcept {
+    try {
+      waiting_[capacity].push_back(block);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    waiting_bytes_ += capacity;
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::map<size_t, std::vector<char*>> waiting_;  // by capacity
+  size_t waiting_bytes_ = 0;
+  size_t limit_ = default_limit();
+};
+
+Pool& pool() {
+  // Never destroyed: tensors over its blocks may be freed after static objects are gone.
+  static Pool* const instance = new Pool;
+  return *instance;
+}
+
+const int kForkHandler =
+    pthread_atfork([] { pool().mutex().lock(); }, [] { pool().mutex().unlock(); },
+                   [] { pool().mutex().unlock(); });
+
+}  // namespace
+
+Block::Block(size_t bytes)
+    : data_(pool().take(capacity_for(bytes))), size_(bytes), capacity_(capacity_for(bytes)) {}
+
+Block::~Block() {
+  if (data_ != nullptr) pool().give(data_, capacity_);
+}
+
+Block::Block(Block&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      capacity_(std::exchange(other.capacity_, 0)) {}
+
+Block& Block::operator=(Block&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+
+size_t pool_limit_bytes() { return pool().limit(); }
+
+void set_pool_limit_bytes(size_t limit) { pool().set_limit(limit); }
+
+size_t pool_bytes() { return pool().waiting_bytes(); }
+
+void release_pool() { pool().release(); }
+
+}  // namespace fuser_direct::cpu

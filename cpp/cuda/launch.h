@@ -1,0 +1,69 @@
+// Kernels made from a binary image, and their launch on the caller's stream.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "cuda/device.h"
+
+namespace fuser_direct::cuda {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+// What the driver says of a kernel on one device.
+struct KernelAttributes {
+  int registers = 0;            // a thread
+  int local_bytes = 0;          // a thread; above 0 there are spills or arrays in local memory
+  int static_shared_bytes = 0;  // a block
+  int max_threads_per_block = 0;
+};
+
+// One function of a cubin or PTX image. Making one touches no driver; it is loaded on a device at
+// its first launch there, for the rest of the process. Thread-safe.
+class Kernel {
+ public:
+  // image: bytes of a cubin, or PTX text; name: the function's name in it.
+  Kernel(std::string image, std::string name);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  const std::string& name() const noexcept;
+  const std::string& image() const noexcept;
+
+  // Loads the image on `device` unless it is there already; fine while a stream is being captured.
+  // Throws CudaUnavailableError or CudaError.
+  void load(int device) const;
+
+  // Whether it is loaded on some device of this process.
+  bool is_loaded() const noexcept;
+
+  // Loads first where needed.
+  KernelAttributes attributes(int device) const;
+
+  // Blocks of `threads` threads and `shared_bytes` of dynamic shared memory that are resident on
+  // one SM of `device` at a time.
+  int blocks_per_sm(int device, int threads, std::size_t shared_bytes) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  friend void launch(const Kernel&, int, const Dim3&, const Dim3&, unsigned, void**, void*,
+                     unsigned);
+};
+
+// Queues one launch on `stream` (a CUstream; null is the default stream) of `device`, which need
+// not be current: it is made current for the launch, and the caller's restored after it.
+// params: one pointer to each argument's value, read before the call returns.
+// cluster: blocks along x that form one thread block cluster; 1 for none.
+// Never waits for the device. Throws LaunchError naming the limit of the device or kernel that is
+// exceeded, CudaError when the driver refuses.
+void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
+            unsigned shared_bytes, void** params, void* stream, unsigned cluster = 1);
+
+}  // namespace fuser_direct::cuda
