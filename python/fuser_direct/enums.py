@@ -130,3 +130,80 @@ class MemoryType(NativeEnum):
     shared: ClassVar[MemoryType]
     global_: ClassVar[MemoryType]
     symmetric: ClassVar[MemoryType]
+
+
+class CommunicatorBackend(NativeEnum):
+    """Which library moves data between devices."""
+
+    nccl: ClassVar[CommunicatorBackend]
+    ucc: ClassVar[CommunicatorBackend]
+    cuda: ClassVar[CommunicatorBackend]
+
+
+class LoadStoreOpType(NativeEnum):
+    """The instruction that copies a tensor."""
+
+    set: ClassVar[LoadStoreOpType]
+    load_matrix: ClassVar[LoadStoreOpType]
+    cp_async: ClassVar[LoadStoreOpType]
+    tma: ClassVar[LoadStoreOpType]
+
+
+class CacheOp(NativeEnum):
+    """Cache hint of a copy; `global` is a keyword, so read it with `getattr`."""
+
+    unspecified: ClassVar[CacheOp]
+    all_levels: ClassVar[CacheOp]
+    streaming: ClassVar[CacheOp]
+    global_: ClassVar[CacheOp]
+
+
+class IdMappingMode(NativeEnum):
+    """What makes two axes the same; `idm` says which this version tells apart."""
+
+    exact: ClassVar[IdMappingMode]
+    almost_exact: ClassVar[IdMappingMode]
+    broadcast: ClassVar[IdMappingMode]
+    permissive: ClassVar[IdMappingMode]
+    loop: ClassVar[IdMappingMode]
+
+
+class MatmulTilingStrategy(NativeEnum):
+    """How the tiles of a matrix product are dealt to blocks."""
+
+    one_tile_per_cta: ClassVar[MatmulTilingStrategy]
+    distribute_tiles_across_sms: ClassVar[MatmulTilingStrategy]
+    distribute_stages_across_sms: ClassVar[MatmulTilingStrategy]
+
+
+class MatmulBufferingLoopLevel(NativeEnum):
+    """The loop of a matrix product that is buffered."""
+
+    cta_tiles: ClassVar[MatmulBufferingLoopLevel]
+    warp_tiles: ClassVar[MatmulBufferingLoopLevel]
+
+
+class MatmulCircularBufferingStrategy(NativeEnum):
+    """Who fills the buffers of a matrix product."""
+
+    pipelined: ClassVar[MatmulCircularBufferingStrategy]
+    warp_specialized: ClassVar[MatmulCircularBufferingStrategy]
+
+
+class MatmulTileRasterizationOrder(NativeEnum):
+    """The order in which the tiles of a matrix product are visited."""
+
+    column_major: ClassVar[MatmulTileRasterizationOrder]
+    row_major: ClassVar[MatmulTileRasterizationOrder]
+
+
+class MmaMacroArch(NativeEnum):
+    """The architecture of a matrix instruction."""
+
+    no_mma: ClassVar[MmaMacroArch]
+    volta: ClassVar[MmaMacroArch]
+    turing: ClassVar[MmaMacroArch]
+    ampere: ClassVar[MmaMacroArch]
+    hopper: ClassVar[MmaMacroArch]
+    blackwell_1cta: ClassVar[MmaMacroArch]
+    blackwell_2cta: ClassVar[MmaMacroArch]

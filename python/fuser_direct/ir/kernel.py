@@ -32,7 +32,9 @@ AxisKind = Literal["i", "r", "s"]
 DYNAMIC = -1
 
 # Node ops that are not rows of the op table.
-LOAD, PARAM, CONST, INDEX, REDUCE, CAST = "load", "param", "const", "index", "reduce", "cast"
+LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, CAST = (
+    "load", "gather", "param", "const", "index", "reduce", "cast"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Buffer:
 class Node:
     """One SSA value.
 
-    op: LOAD (attr: buffer number), PARAM (attr: scalar number), CONST (attr: the Python value), INDEX (attr: axis number;
+    op: LOAD (attr: buffer number; one optional arg, a Bool: where it is False nothing is read and the value is zero), GATHER
+    (attr: buffer number; args: an Int offset in elements, added to what the buffer's strides give, and an optional Bool as for
+    LOAD), PARAM (attr: scalar number), CONST (attr: the Python value), INDEX (attr: axis number;
     the current index along it, dtype Int), REDUCE (attr: sum, prod, max or min over all reduction axes; one arg,
     accumulated in the register type of `dtype`), CAST, or the name of a row of the op table.
     args: operand nodes, by number; all come earlier in `Kernel.nodes`.

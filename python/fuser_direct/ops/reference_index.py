@@ -1,0 +1,88 @@
+"""Reference of the ops that move or pick elements; arrays in, arrays out, whatever their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fuser_direct.ops.reference_pointwise import Array
+
+
+def _ints(args: Sequence[Array]) -> list[int]:
+    return [int(arg) for arg in args]
+
+
+def _reshape(args: Sequence[Array], dim: int) -> Array:
+    return args[0].reshape(_ints(args[1:]))
+
+
+def _slice(args: Sequence[Array], dim: int) -> Array:
+    bounds = _ints(args[1:])
+    rank = args[0].ndim
+    return args[0][tuple(slice(a, b) for a, b in zip(bounds[:rank], bounds[rank:], strict=True))]
+
+
+def _pad(args: Sequence[Array], dim: int) -> Array:
+    """args: x, fill, then left and right of each dim; negative widths crop."""
+    x, fill, widths = args[0], args[1], _ints(args[2:])
+    for axis in range(x.ndim):
+        left, right = widths[2 * axis : 2 * axis + 2]
+        stop = x.shape[axis] + min(right, 0)
+        x = np.take(x, range(max(-left, 0), max(stop, 0)), axis)
+        sides = [(0, 0)] * x.ndim
+        sides[axis] = (max(left, 0), max(right, 0))
+        x = np.pad(x, sides, constant_values=fill)
+    return x
+
+
+def _cat(args: Sequence[Array], dim: int) -> Array:
+    return np.concatenate(list(args), axis=dim)
+
+
+def _index_select(args: Sequence[Array], dim: int) -> Array:
+    return np.take(args[0], args[1].reshape(-1), axis=dim)
+
+
+def _select(args: Sequence[Array], dim: int) -> Array:
+    return np.asarray(np.take(args[0], int(args[1]), axis=dim))
+
+
+def _gather(args: Sequence[Array], dim: int) -> Array:
+    x, index = args
+    fitting = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))]
+    return np.asarray(np.take_along_axis(fitting, index, axis=dim))
+
+
+def _take_along_axis(args: Sequence[Array], dim: int) -> Array:
+    """The dims other than `dim` broadcast."""
+    x, index = args
+    others = np.broadcast_shapes(
+        (*x.shape[:dim], 1, *x.shape[dim + 1 :]), (*index.shape[:dim], 1, *index.shape[dim + 1 :])
+    )
+    wide_x = np.broadcast_to(x, (*others[:dim], x.shape[dim], *others[dim + 1 :]))
+    wide = np.broadcast_to(index, (*others[:dim], index.shape[dim], *others[dim + 1 :]))
+    return np.asarray(np.take_along_axis(wide_x, wide, axis=dim))
+
+
+def _scatter(args: Sequence[Array], dim: int) -> Array:
+    x, index, source = args[0].copy(), args[1], args[2]
+    if source.ndim:
+        source = source[tuple(slice(n) for n in index.shape)]
+    part = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))]
+    np.put_along_axis(part, index, np.asarray(source, x.dtype), axis=dim)
+    return x
+
+
+INDEX_OPS: dict[str, Callable[[Sequence[Array], int], Array]] = {
+    "cat": _cat,
+    "gather": _gather,
+    "index_select": _index_select,
+    "pad": _pad,
+    "reshape": _reshape,
+    "scatter": _scatter,
+    "select": _select,
+    "slice": _slice,
+    "take_along_axis": _take_along_axis,
+}
+"""By op: the function of the operands and of the attribute `dim` (0 for ops without it)."""
