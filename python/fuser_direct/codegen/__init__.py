@@ -1,0 +1,1 @@
+"""Text of kernels: LLVM IR for CPUs (`llvm`), CUDA C++ for GPUs."""

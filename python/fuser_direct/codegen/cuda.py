@@ -1,0 +1,84 @@
+"""CUDA C++ text of a kernel: Kernel + Schedule -> one translation unit with no `#include`.
+
+The text opens with the device functions it uses, pasted from `codegen/device/`, and ends with one
+function `extern "C" __global__ void NAME(...)`, whose arguments are `Kernel.params()`. It builds
+with NVRTC for sm_80 and later. Addresses and numbers of points are computed in `index_t`, so a
+schedule's `index_bits` must hold both the largest offset of every buffer and the product of the
+extents of all axes.
+"""
+
+from __future__ import annotations
+
+from fuser_direct.codegen import cuda_column, cuda_transpose
+from fuser_direct.codegen import cuda_expr as expr
+from fuser_direct.codegen.cuda_body import STATIC_SHARED_BYTES
+from fuser_direct.codegen.cuda_pointwise import pointwise_text
+from fuser_direct.codegen.cuda_row import row_text
+from fuser_direct.codegen.device_library import paste
+from fuser_direct.dtypes import INFO, is_complex, is_floating
+from fuser_direct.ir.kernel import Kernel
+from fuser_direct.schedulers.schedule import (
+    CudaColumn,
+    CudaPointwise,
+    CudaRow,
+    CudaSchedule,
+    CudaTranspose,
+)
+
+
+def emit(kernel: Kernel, schedule: CudaSchedule) -> str:
+    """The CUDA C++ text of `kernel` under `schedule`; equal arguments give equal bytes."""
+    text = _function(kernel, schedule)
+    return paste(text, _tags(kernel)) + "\n" + text
+
+
+def threads_of(schedule: CudaSchedule) -> tuple[int, int]:
+    """Block extents (x, y) that the text for `schedule` must be launched with."""
+    if isinstance(schedule, CudaRow):
+        return schedule.threads, schedule.rows_per_block
+    if isinstance(schedule, CudaColumn):
+        return schedule.threads_x, schedule.threads_y
+    return schedule.threads, 1
+
+
+def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
+    """Dynamic shared memory that a launch must ask for, in bytes.
+
+    0 up to 48 KiB, which the kernel declares itself; above, the launch must raise the kernel's
+    limit first.
+    """
+    total = 0
+    if isinstance(schedule, CudaColumn):
+        total = cuda_column.shared_bytes(kernel, schedule)
+    elif isinstance(schedule, CudaTranspose):
+        total = cuda_transpose.shared_bytes(kernel, schedule)
+    return total if total > STATIC_SHARED_BYTES else 0
+
+
+def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
+    if isinstance(schedule, CudaPointwise):
+        return pointwise_text(kernel, schedule)
+    if isinstance(schedule, CudaRow):
+        return row_text(kernel, schedule)
+    if isinstance(schedule, CudaColumn):
+        return cuda_column.column_text(kernel, schedule)
+    return cuda_transpose.transpose_text(kernel, schedule)
+
+
+def _tags(kernel: Kernel) -> tuple[str, ...]:
+    dtypes = [node.dtype for node in kernel.nodes] + [buffer.dtype for buffer in kernel.buffers]
+    tags = ["complex"] if any(is_complex(d) for d in dtypes) else []
+    if fast_half_math(kernel):
+        tags.append("half")
+    return tuple(tags)
+
+
+def fast_half_math(kernel: Kernel) -> bool:
+    """Whether exp, erf, sigmoid and division may use the cheaper forms of `device/fast_math.cuh`.
+
+    So where every floating value in memory is half or bfloat16, and no step (a floor, a
+    comparison...) could make a small error large: the forms' errors, stated there, are far below a
+    half type's rounding of the result.
+    """
+    floats = [b.dtype for b in kernel.buffers if is_floating(b.dtype) or is_complex(b.dtype)]
+    return bool(floats) and all(INFO[d].is_half for d in floats) and not expr.is_stepped(kernel)

@@ -1,0 +1,385 @@
+"""The text of a CUDA kernel under construction: what the kernels of all schedules share.
+
+Names in the text: `v3` value of node 3, `p3` its packed words in flight, `h3` its packed words
+held, `a3` accumulator of reduce node 3, `o2` values on their way to buffer 2, `i1` index along axis
+1, `row2` where a row of buffer 2 begins, `k` lane of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from fuser_direct.codegen import cuda_expr as expr
+from fuser_direct.enums import DataType
+from fuser_direct.ir.kernel import (
+    CONST,
+    DYNAMIC,
+    GATHER,
+    INDEX,
+    LOAD,
+    REDUCE,
+    Kernel,
+    Param,
+    Store,
+)
+
+UNROLL = "#pragma unroll"
+# A kernel may declare this much shared memory itself; more is asked for at launch.
+STATIC_SHARED_BYTES = 48 * 1024
+
+
+class Body:
+    """Lines of one kernel, with what is known of its nodes.
+
+    innermost: number of the innermost axis, -1 where there is none. vector: neighbouring points of
+    it that a thread treats together (its lanes). index: text of the current index along each axis;
+    along the innermost axis, of lane 0.
+    """
+
+    def __init__(self, kernel: Kernel, vector: int, vectorized: Sequence[bool]) -> None:
+        self.kernel = kernel
+        self.vector = vector
+        self.vectorized = vectorized
+        self.innermost = len(kernel.axes) - 1
+        self.index: dict[int, str] = {}
+        self.base: dict[int, str] = {b: f"b{b}" for b in range(len(kernel.buffers))}
+        self.varies = varying_axes(kernel)
+        self.after_reduce = reduce_dependent(kernel)
+        self.declared: set[int] = set()
+        # Declared values that are arrays over the lanes of a vector.
+        self.arrays: set[int] = set()
+        self._read = {arg for node in kernel.nodes for arg in node.args}
+        self._lines: list[str] = []
+        self._depth = 1
+
+    # --- lines ---
+
+    def line(self, text: str, note: str = "") -> None:
+        """One line, with an optional comment at its end."""
+        indent = "" if not text or text.startswith("#") else "  " * self._depth
+        self._lines.append(f"{indent}{text}  // {note}" if note else indent + text)
+
+    @contextmanager
+    def block(self, header: str, unroll: bool = False) -> Iterator[None]:
+        """Lines inside `header { ... }`; an empty header opens a plain scope."""
+        if unroll:
+            self.line(UNROLL)
+        self.line(f"{header} {{" if header else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def maybe(self, condition: str | None) -> Iterator[None]:
+        """Lines under `if (condition)`, or under nothing where there is no condition."""
+        if condition is None:
+            yield
+        else:
+            with self.block(f"if ({condition})"):
+                yield
+
+    def declare_shared(self, size_bytes: int) -> None:
+        """Declares `shared`, this many bytes of shared memory for the whole block; nothing where
+        there are none.
+        """
+        if size_bytes > STATIC_SHARED_BYTES:
+            self.line("extern __shared__ __align__(16) unsigned char shared[];")
+        elif size_bytes:
+            self.line(f"__shared__ __align__(16) unsigned char shared[{size_bytes}];")
+
+    def text(self, threads: int, index_bits: int) -> str:
+        """The whole kernel function, without device functions."""
+        index = "int" if index_bits == 32 else "long long"
+        head = f"typedef {index} index_t;\ntypedef unsigned {index} uindex_t;\n\n"
+        params = ", ".join(self._param(p) for p in self.kernel.params())
+        head += f'extern "C" __global__ void __launch_bounds__({threads})\n'
+        head += f"{self.kernel.name}({params}) {{\n"
+        return head + "\n".join(self._lines) + "\n}\n"
+
+    def _param(self, param: Param) -> str:
+        if param.kind == "pointer":
+            buffer = self.kernel.buffers[param.buffer]
+            constant = "" if buffer.is_output else "const "
+            return f"{constant}{expr.storage_type(buffer.dtype)}* {param.name}"
+        if param.kind == "scalar":
+            return f"const {expr.param_type(self.kernel.scalars[param.scalar])} {param.name}"
+        return f"const index_t {param.name}"
+
+    # --- facts ---
+
+    def is_lane(self, n: int) -> bool:
+        """Whether node `n` differs between the lanes of a vector."""
+        return self.innermost in self.varies[n]
+
+    def buffer_register(self, b: int) -> str:
+        """C++ type of an element of buffer `b` in a register."""
+        return expr.register_type(self.kernel.buffers[b].dtype)
+
+    def load_dtype(self, n: int) -> DataType:
+        """Element type of the buffer that load node `n` reads."""
+        return self.kernel.buffers[self._buffer(n)].dtype
+
+    def _buffer(self, n: int) -> int:
+        attr = self.kernel.nodes[n].attr
+        assert isinstance(attr, int)
+        return attr
+
+    def is_plain_load(self, n: int) -> bool:
+        """Whether node `n` is a load that waits for no other value: it may be issued ahead."""
+        node = self.kernel.nodes[n]
+        return node.op == LOAD and not node.args
+
+    def load_words(self, n: int) -> int:
+        """32-bit registers that one vector of load node `n` takes, packed."""
+        return expr.words(self.load_dtype(n), self.vector if self.is_lane(n) else 1)
+
+    # --- indices and addresses ---
+
+    def decode(
+        self,
+        source: str,
+        axes: Sequence[int],
+        extent: Mapping[int, str],
+        declare: str = "const index_t ",
+    ) -> None:
+        """Sets the index of each of `axes` (outermost first) from the row-major number `source`, a
+        uindex_t expression.
+
+        extent: how many steps the axis has, as text, where that isn't its extent; declare: what
+        goes before a name of `self.index`, which is already set (`i1` or `i1[u]`).
+        """
+        rest = source
+        for place, axis in reversed(list(enumerate(axes))):
+            steps = extent.get(axis, f"(uindex_t)e{axis}")
+            value = f"{rest} % {steps}" if place else rest
+            if axis == self.innermost and self.vector > 1:
+                value = f"({value}) * {self.vector}" if place else f"{value} * {self.vector}"
+            self.line(f"{declare}{self.index[axis]} = {value};")
+            if place:
+                self.line(f"const uindex_t rest{axis} = {rest} / {steps};")
+                rest = f"rest{axis}"
+
+    def address(self, b: int, axes: Iterable[int], lane: str = "0") -> str:
+        """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`."""
+        terms = [self.base[b]]
+        for axis in axes:
+            stride = self.kernel.buffers[b].strides[axis]
+            if stride == DYNAMIC:
+                terms.append(f"{self.index[axis]} * b{b}_s{axis}")
+            elif stride == 1:
+                terms.append(self.index[axis])
+        if lane != "0" and self.kernel.buffers[b].strides[self.innermost] != 0:
+            terms.append(f"{lane} * {self._lane_stride(b)}")
+        return " + ".join(terms)
+
+    def load(self, n: int, axes: Iterable[int]) -> str:
+        """Loads one vector (one element, where lanes don't differ) for load node `n`."""
+        b = self._buffer(n)
+        buffer = self.kernel.buffers[b]
+        dtype, where = expr.storage_type(buffer.dtype), self.address(b, axes)
+        if not self.is_lane(n) or self.vector == 1:
+            return f"fd_load<{dtype}, 1>({where})"
+        if self.vectorized[b]:
+            return f"fd_load<{dtype}, {self.vector}>({where})"
+        return f"fd_gather<{dtype}, {self.vector}>({where}, {self._lane_stride(b)})"
+
+    def _lane_stride(self, b: int) -> str:
+        stride = self.kernel.buffers[b].strides[self.innermost]
+        return f"b{b}_s{self.innermost}" if stride == DYNAMIC else f"(index_t){stride}"
+
+    def store(self, b: int, axes: Iterable[int], lanes: int) -> None:
+        """Stores `o{b}`, an array of `lanes` values, to buffer `b`."""
+        dtype, where = expr.storage_type(self.kernel.buffers[b].dtype), self.address(b, axes)
+        if lanes == 1 or self.vectorized[b]:
+            self.line(f"fd_store<{dtype}, {lanes}>({where}, o{b});")
+        else:
+            self.line(f"fd_scatter<{dtype}, {lanes}>({where}, {self._lane_stride(b)}, o{b});")
+
+    # --- values ---
+
+    def name(self, n: int) -> str:
+        """Text of the value of node `n`: a constant itself, else its name."""
+        node = self.kernel.nodes[n]
+        if node.op == CONST:
+            return expr.literal(node.attr, node.dtype)
+        return f"v{n}[k]" if n in self.arrays else f"v{n}"
+
+    def value(self, n: int, packs: Mapping[int, str], axes: Sequence[int], lane: str = "0") -> None:
+        """Declares node `n`, or sets lane `k` of its array.
+
+        Loads come out of the packs named in `packs`, or from memory at the indices along `axes`.
+        """
+        node = self.kernel.nodes[n]
+        if node.op == CONST or (node.op == REDUCE and self.kernel.reduction_axes):
+            return
+        target = (
+            self.name(n) if n in self.arrays else f"const {expr.register_type(node.dtype)} v{n}"
+        )
+        note = node.op
+        if node.op in (LOAD, GATHER):
+            storage = expr.storage_type(self.load_dtype(n))
+            if n in packs:
+                text = f"fd_get<{storage}>({packs[n]}, {lane})"
+            else:
+                text = self._guarded_load(n, axes, lane)
+            note += f" b{node.attr}"
+        else:
+            text = expr.node_text(
+                self.kernel, node, self.name, self._index_at(lane), rounded=n in self._read
+            )
+            note += f" {node.attr}" if node.op == INDEX else ""
+        self.line(f"{target} = {text};", note)
+
+    def _guarded_load(self, n: int, axes: Iterable[int], lane: str) -> str:
+        """One element of a load that depends on other values: its offset, its predicate or both."""
+        node, b = self.kernel.nodes[n], self._buffer(n)
+        where = self._gathered(n, self.address(b, axes, lane))
+        storage = expr.storage_type(self.load_dtype(n))
+        text = f"fd_get<{storage}>(fd_load<{storage}, 1>({where}), 0)"
+        predicate = node.args[1:] if node.op == GATHER else node.args
+        if not predicate:
+            return text
+        return f"{self.name(predicate[0])} ? {text} : {expr.literal(0, node.dtype)}"
+
+    def _gathered(self, n: int, where: str) -> str:
+        node = self.kernel.nodes[n]
+        return f"{where} + {self.name(node.args[0])}" if node.op == GATHER else where
+
+    def _vector_loads(self, nodes: Iterable[int], axes: Sequence[int]) -> dict[int, str]:
+        """Issues, as vectors, loads whose offset and predicate lanes share; gives their packs."""
+        packs = {}
+        for n in nodes:
+            node = self.kernel.nodes[n]
+            if self.vector == 1 or node.op not in (LOAD, GATHER) or not self.is_lane(n):
+                continue
+            if self.is_plain_load(n) or any(self.is_lane(arg) for arg in node.args):
+                continue
+            b = self._buffer(n)
+            where, stride = self._gathered(n, self.address(b, axes)), self._lane_stride(b)
+            storage = expr.storage_type(self.load_dtype(n))
+            text = f"fd_load_somewhere<{storage}, {self.vector}>({where}, {stride})"
+            predicate = node.args[1:] if node.op == GATHER else node.args
+            self.line(f"fd_pack<{self.load_words(n)}> p{n} = {{}};")
+            with self.maybe(self.name(predicate[0]) if predicate else None):
+                self.line(f"p{n} = {text};", f"{node.op} b{b}")
+            packs[n] = f"p{n}"
+        return packs
+
+    def _index_at(self, lane: str) -> Callable[[int], str]:
+        def index(axis: int) -> str:
+            text = self.index[axis]
+            return f"{text} + {lane}" if axis == self.innermost and lane != "0" else text
+
+        return index
+
+    def outer_values(self, nodes: Iterable[int], axes: Sequence[int], lanes: bool = False) -> None:
+        """Declares those of `nodes` that are not yet declared, for the rest of the scope; loads are
+        issued before anything else.
+
+        lanes: values that differ between the lanes of a vector become arrays.
+        """
+        new = [n for n in dict.fromkeys(nodes) if n not in self.declared]
+        packs: dict[int, str] = {}
+        for n in new:
+            if self.is_plain_load(n):
+                self.line(f"const auto p{n} = {self.load(n, axes)};")
+                packs[n] = f"p{n}"
+        of_lanes = [n for n in new if self.vector > 1 and self.is_lane(n)] if lanes else []
+        for n in new:
+            if n not in of_lanes:
+                self.value(n, packs, axes)
+        if of_lanes:
+            packs.update(self._vector_loads(of_lanes, axes))
+            for n in of_lanes:
+                self.line(f"{expr.register_type(self.kernel.nodes[n].dtype)} v{n}[{self.vector}];")
+            self.arrays.update(of_lanes)
+            with self.lanes() as lane:
+                for n in of_lanes:
+                    self.value(n, packs, axes, lane)
+        self.declared.update(new)
+
+    def uniform_values(self) -> None:
+        """Declares, at function level, every value that is the same in the whole kernel."""
+        stages = self.kernel.stages
+        listed = [*self.kernel.prologue, *(n for s in stages for n in (*s.loop, *s.after))]
+        self.outer_values(
+            (n for n in listed if not self.varies[n] and n not in self.after_reduce), ()
+        )
+
+    @contextmanager
+    def lanes(self) -> Iterator[str]:
+        """Lines for each lane of a vector; gives the text of the lane's number."""
+        if self.vector == 1:
+            yield "0"
+        else:
+            with self.block(f"for (int k = 0; k < {self.vector}; ++k)", unroll=True):
+                yield "k"
+
+    def unit(
+        self,
+        nodes: Iterable[int],
+        packs: Mapping[int, str],
+        stores: Sequence[Store],
+        axes: Sequence[int],
+        accumulate: Callable[[str], None] | None = None,
+    ) -> None:
+        """Evaluates `nodes` for the current unit and stores; `accumulate` adds lines to each lane.
+
+        packs: the plain loads among `nodes`; axes: those that vary between units, for addresses.
+        """
+        wanted = [n for n in nodes if n not in self.declared]
+        for n in wanted:
+            if not self.is_lane(n):
+                self.value(n, packs, axes)
+        packs = {**packs, **self._vector_loads(wanted, axes)}
+        for s in stores:
+            self.line(f"{self.buffer_register(s.buffer)} o{s.buffer}[{self.vector}];")
+        with self.lanes() as lane:
+            for n in wanted:
+                if self.is_lane(n):
+                    self.value(n, packs, axes, lane)
+            for s in stores:
+                self.line(f"o{s.buffer}[{lane}] = {self.name(s.node)};")
+            if accumulate is not None:
+                accumulate(lane)
+        for s in stores:
+            self.store(s.buffer, axes, self.vector)
+
+
+def points(kernel: Kernel) -> tuple[tuple[int, ...], tuple[Store, ...]]:
+    """All nodes and stores of a kernel without reduction axes, in evaluation order."""
+    nodes = list(kernel.prologue)
+    stores: list[Store] = []
+    for stage in kernel.stages:
+        nodes += [*stage.loop, *stage.reduces, *stage.after]
+        stores += [*stage.stores, *stage.row_stores]
+    return tuple(dict.fromkeys(nodes)), tuple(stores)
+
+
+def varying_axes(kernel: Kernel) -> tuple[frozenset[int], ...]:
+    """For each node, the axes along which its value can differ."""
+    reduction = frozenset(kernel.reduction_axes)
+    found: list[frozenset[int]] = []
+    for node in kernel.nodes:
+        axes = frozenset[int]().union(*(found[arg] for arg in node.args))
+        if node.op in (LOAD, GATHER):
+            assert isinstance(node.attr, int)
+            axes |= {a for a, stride in enumerate(kernel.buffers[node.attr].strides) if stride != 0}
+        elif node.op == INDEX:
+            assert isinstance(node.attr, int)
+            axes = frozenset((node.attr,))
+        elif node.op == REDUCE:
+            axes -= reduction
+        found.append(axes)
+    return tuple(found)
+
+
+def reduce_dependent(kernel: Kernel) -> frozenset[int]:
+    """The nodes that are a reduction or come after one."""
+    found: set[int] = set()
+    for n, node in enumerate(kernel.nodes):
+        if node.op == REDUCE or found.intersection(node.args):
+            found.add(n)
+    return frozenset(found)

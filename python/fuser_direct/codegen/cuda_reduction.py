@@ -1,0 +1,94 @@
+"""Pieces of CUDA text that the kernels with reductions share (`CudaRow` and `CudaColumn`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from fuser_direct.codegen import cuda_expr as expr
+from fuser_direct.codegen.cuda_body import Body
+from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, Stage
+
+
+def begin_buffers(body: Body, axes: Sequence[int]) -> None:
+    """Declares where each buffer begins at the current indices along `axes`."""
+    for b, buffer in enumerate(body.kernel.buffers):
+        if any(buffer.strides[a] for a in axes):
+            constant = "" if buffer.is_output else "const "
+            kind = f"{constant}{expr.storage_type(buffer.dtype)}"
+            body.line(f"{kind}* const row{b} = {body.address(b, axes)};")
+            body.base[b] = f"row{b}"
+
+
+def points_range(body: Body, vector: int, active: str | None) -> None:
+    """Declares the units of `vector` points of the flattened reduction space that are walked:
+    [begin, end).
+
+    Empty where the condition `active` is false. `steps` is the number of units along the innermost
+    reduction axis.
+    """
+    kernel = body.kernel
+    axes, per = kernel.reduction_axes, f" / {vector}" if vector > 1 else ""
+    body.line(f"const uindex_t steps = (uindex_t)e{axes[-1]}{per};")
+    units = " * ".join([f"(uindex_t)e{a}" for a in axes[:-1]] + ["steps"])
+    begin, end = "0", units
+    if kernel.is_split:
+        body.line(f"const uindex_t units = {units};")
+        body.line(f"const uindex_t part = (uindex_t)chunk{per};")
+        begin = f"{body.index[kernel.axes.index('s')]} * part"
+        end = "begin + part < units ? begin + part : units"
+    body.line(f"const uindex_t begin = {begin};")
+    body.line(f"const uindex_t end = {f'!{active} ? begin : {end}' if active else end};")
+
+
+def declare_accumulator(body: Body, n: int, lanes: int = 0) -> None:
+    """Declares the accumulator of reduce node `n`, an array where `lanes` isn't 0."""
+    node = body.kernel.nodes[n]
+    kind, start = expr.register_type(node.dtype), expr.identity(str(node.attr), node.dtype)
+    if not lanes:
+        body.line(f"{kind} a{n} = {start};", str(node.attr))
+        return
+    body.line(f"{kind} a{n}[{lanes}];", str(node.attr))
+    body.line("#pragma unroll")
+    body.line(f"for (int k = 0; k < {lanes}; ++k) a{n}[k] = {start};")
+
+
+def accumulate(body: Body, n: int, into: str) -> None:
+    """Adds the current value of reduce node `n`'s operand to the accumulator `into`."""
+    node = body.kernel.nodes[n]
+    arg = node.args[0]
+    value = expr.cast_text(body.name(arg), body.kernel.nodes[arg].dtype, node.dtype)
+    body.line(f"{into} = {combine(body, n)}::of({into}, {value});")
+
+
+def combine(body: Body, n: int) -> str:
+    """Name of the device struct that combines two partial results of reduce node `n`."""
+    return f"fd_reduce_{body.kernel.nodes[n].attr}"
+
+
+def needs_index(body: Body, stage: Stage) -> bool:
+    """Whether the loop of `stage`, loads apart, uses the indices along the reduction axes."""
+    nodes = body.kernel.nodes
+    wanted = [n for n in stage.loop if n not in body.declared and not body.is_plain_load(n)]
+    return bool(stage.stores) or any(nodes[n].op in (INDEX, LOAD, GATHER) for n in wanted)
+
+
+@contextmanager
+def units(
+    body: Body, first: str, count: int, step: int, keep: Sequence[str] = (), decoded: bool = True
+) -> Iterator[None]:
+    """Lines for each of `count` units of the reduction space, `step` apart from `first` on, that
+    lies before `end`.
+
+    `u` numbers them. keep: packs held in registers that this pass unpacks again; decoded:
+    whether the lines need the indices along the reduction axes.
+    """
+    axes = body.kernel.reduction_axes
+    with body.block(f"for (int u = 0; u < {count}; ++u)", unroll=True):
+        for pack in keep:
+            body.line(f"fd_keep({pack});")
+        body.line(f"const uindex_t unit = {first} + u * {step};")
+        with body.block("if (unit < end)"):
+            if decoded:
+                body.decode("unit", axes, {axes[-1]: "steps"})
+            yield

@@ -1,0 +1,63 @@
+// Cheaper float forms of costly functions, tagged [half]: for kernels whose floating memory is all
+// half or bfloat16. They replace the general templates by overload resolution. Errors below are
+// against exact arithmetic, over all floats unless said otherwise; the least rounding of a result
+// to half is 4.9e-4 relative.
+
+//- fd_exp2_approx fd_reciprocal_approx fd_div_approx [half]
+// Error 2 units in the last place each; ex2 flushes denormals.
+__device__ __forceinline__ float fd_exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float fd_reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float fd_div_approx(float a, float b) {
+  float r;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+//- fd_exp [half]
+// 2^(x log2 e): relative error below 1e-5.
+__device__ __forceinline__ float fd_exp(float x) { return fd_exp2_approx(x * 1.44269504f); }
+
+//- fd_sigmoid [half]
+// Relative error below 1e-5 where the result is a normal number.
+__device__ __forceinline__ float fd_sigmoid(float x) {
+  return fd_reciprocal_approx(1.0f + fd_exp2_approx(x * -1.44269504f));
+}
+
+//- fd_tanh [half]
+// 1 - 2 / (e^2|x| + 1), and x - x^3 / 3 near 0: relative error below 5e-6.
+__device__ __forceinline__ float fd_tanh(float x) {
+  const float a = fabsf(x);
+  const float far = fmaf(-2.0f, fd_reciprocal_approx(1.0f + fd_exp2_approx(a * 2.88539008f)), 1.0f);
+  const float near = fmaf(a * a, a * -0.333333333f, a);
+  return copysignf(a < 0.0625f ? near : far, x);
+}
+
+//- fd_erf [half]
+// 1 - 2^(a p(a)) for a = |x|, with p a polynomial fitted to log2(erfc(a)) / a on [0, 4] by weighted
+// least squares, and 2 a / sqrt(pi) near 0: absolute error below 8e-7, relative below 3e-5. The
+// leading coefficient makes large a give exactly 1.
+__device__ __forceinline__ float fd_erf(float x) {
+  const float a = fabsf(x);
+  float p = fmaf(a, -0.00296413382f, 0.0296774728f);
+  p = fmaf(p, a, -0.148795765f);
+  p = fmaf(p, a, -0.918432726f);
+  p = fmaf(p, a, -1.62790367f);
+  const float far = 1.0f - fd_exp2_approx(a * p);
+  return copysignf(a < 0.0078125f ? a * 1.12837917f : far, x);
+}
+
+//- fd_div [half]
+// Error 2 units in the last place.
+__device__ __forceinline__ float fd_div(float a, float b) { return fd_div_approx(a, b); }
+
+//- fd_reciprocal [half]
+// Error 1 unit in the last place.
+__device__ __forceinline__ float fd_reciprocal(float x) { return fd_reciprocal_approx(x); }

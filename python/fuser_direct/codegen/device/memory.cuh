@@ -1,0 +1,278 @@
+// Registers and memory: how elements lie in 32-bit words, and how words move.
+//
+// Each block, from a line that opens with "//- " to the next, is pasted into a kernel only when the
+// kernel, or a pasted block, uses one of the names on that line; blocks with a tag in brackets also
+// need that property of the kernel.
+
+//- fd_pack
+// Elements as they lie in memory, in whole 32-bit registers.
+template <int Words>
+struct fd_pack {
+  unsigned int w[Words];
+};
+
+//- fd_words
+template <class T>
+__device__ constexpr int fd_words(int n) {
+  return (n * (int)sizeof(T) + 3) / 4;
+}
+
+//- fd_storage
+// Element type T of memory: its register type, element k of packed words, and words made of n
+// register values.
+template <class T>
+struct fd_storage;
+
+template <>
+struct fd_storage<float> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    return __uint_as_float(w[k]);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) w[k] = __float_as_uint(v[k]);
+  }
+};
+
+template <>
+struct fd_storage<int> {
+  typedef int reg;
+  __device__ static __forceinline__ int get(const unsigned int* w, int k) { return (int)w[k]; }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const int* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) w[k] = (unsigned int)v[k];
+  }
+};
+
+template <>
+struct fd_storage<double> {
+  typedef double reg;
+  __device__ static __forceinline__ double get(const unsigned int* w, int k) {
+    return __hiloint2double((int)w[2 * k + 1], (int)w[2 * k]);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const double* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      w[2 * k] = (unsigned int)__double2loint(v[k]);
+      w[2 * k + 1] = (unsigned int)__double2hiint(v[k]);
+    }
+  }
+};
+
+template <>
+struct fd_storage<long long> {
+  typedef long long reg;
+  __device__ static __forceinline__ long long get(const unsigned int* w, int k) {
+    return (long long)((unsigned long long)w[2 * k + 1] << 32 | w[2 * k]);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const long long* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      w[2 * k] = (unsigned int)v[k];
+      w[2 * k + 1] = (unsigned int)((unsigned long long)v[k] >> 32);
+    }
+  }
+};
+
+//- fd_bool
+// A bool in memory: any non-zero byte is true.
+struct fd_bool {
+  unsigned char byte;
+};
+template <>
+struct fd_storage<fd_bool> {
+  typedef bool reg;
+  __device__ static __forceinline__ bool get(const unsigned int* w, int k) {
+    return (w[k / 4] >> (8 * (k % 4)) & 0xffu) != 0;
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const bool* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const unsigned int bit = (v[k] ? 1u : 0u) << (8 * (k % 4));
+      w[k / 4] = k % 4 == 0 ? bit : w[k / 4] | bit;
+    }
+  }
+};
+
+//- fd_narrow_bf16 fd_narrow_half fd_widen_half
+// Two floats as packed half-precision words, low half first; and half-precision bits as float.
+__device__ __forceinline__ unsigned int fd_narrow_bf16(float lo, float hi) {
+  unsigned int w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+__device__ __forceinline__ unsigned int fd_narrow_half(float lo, float hi) {
+  unsigned int w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(hi), "f"(lo));
+  return w;
+}
+__device__ __forceinline__ float fd_widen_half(unsigned int bits) {
+  float x;
+  asm("{ .reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h; }" : "=f"(x) : "r"(bits));
+  return x;
+}
+
+//- fd_bf16
+// bfloat16 in memory; float that holds a bfloat16 value in registers.
+struct fd_bf16 {
+  unsigned short bits;
+};
+template <>
+struct fd_storage<fd_bf16> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    return __uint_as_float(k % 2 == 0 ? w[k / 2] << 16 : w[k / 2] & 0xffff0000u);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) w[k / 2] = fd_narrow_bf16(v[k], k + 1 < N ? v[k + 1] : 0.0f);
+  }
+};
+
+//- fd_round_bf16
+// The bfloat16 value nearest to x, ties to even.
+__device__ __forceinline__ float fd_round_bf16(float x) {
+  return __uint_as_float(fd_narrow_bf16(0.0f, x));
+}
+
+//- fd_half
+// IEEE half in memory; float that holds a half value in registers.
+struct fd_half {
+  unsigned short bits;
+};
+template <>
+struct fd_storage<fd_half> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    return fd_widen_half(k % 2 == 0 ? w[k / 2] & 0xffffu : w[k / 2] >> 16);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) w[k / 2] = fd_narrow_half(v[k], k + 1 < N ? v[k + 1] : 0.0f);
+  }
+};
+
+//- fd_round_half
+// The half value nearest to x, ties to even.
+__device__ __forceinline__ float fd_round_half(float x) {
+  return fd_widen_half(fd_narrow_half(x, 0.0f));
+}
+
+//- fd_load
+// N neighbouring elements by aligned accesses of up to 16 bytes.
+template <class T, int N>
+__device__ __forceinline__ fd_pack<fd_words<T>(N)> fd_load(const T* p) {
+  constexpr int bytes = N * (int)sizeof(T);
+  fd_pack<fd_words<T>(N)> r;
+  if constexpr (bytes % 16 == 0) {
+#pragma unroll
+    for (int j = 0; j < bytes / 16; ++j) {
+      const uint4 q = reinterpret_cast<const uint4*>(p)[j];
+      r.w[4 * j] = q.x;
+      r.w[4 * j + 1] = q.y;
+      r.w[4 * j + 2] = q.z;
+      r.w[4 * j + 3] = q.w;
+    }
+  } else if constexpr (bytes == 8) {
+    const uint2 q = *reinterpret_cast<const uint2*>(p);
+    r.w[0] = q.x;
+    r.w[1] = q.y;
+  } else if constexpr (bytes == 4) {
+    r.w[0] = *reinterpret_cast<const unsigned int*>(p);
+  } else if constexpr (bytes == 2) {
+    r.w[0] = *reinterpret_cast<const unsigned short*>(p);
+  } else {
+    static_assert(bytes == 1, "a vector is 1, 2, 4, 8 or a multiple of 16 bytes");
+    r.w[0] = *reinterpret_cast<const unsigned char*>(p);
+  }
+  return r;
+}
+
+//- fd_gather
+// N elements that lie `stride` elements apart, one by one.
+template <class T, int N, class Index>
+__device__ __forceinline__ fd_pack<fd_words<T>(N)> fd_gather(const T* p, Index stride) {
+  constexpr int each = 4 / (int)sizeof(T);
+  fd_pack<fd_words<T>(N)> r;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const fd_pack<fd_words<T>(1)> one = fd_load<T, 1>(p + k * stride);
+    if constexpr (each > 1) {
+      const unsigned int part = one.w[0] << (32 / each * (k % each));
+      r.w[k / each] = k % each == 0 ? part : r.w[k / each] | part;
+    } else {
+#pragma unroll
+      for (int j = 0; j < fd_words<T>(1); ++j) r.w[k * fd_words<T>(1) + j] = one.w[j];
+    }
+  }
+  return r;
+}
+
+//- fd_load_somewhere
+// N elements that lie `stride` elements apart, at an address that may or may not be aligned for
+// them.
+template <class T, int N, class Index>
+__device__ __forceinline__ fd_pack<fd_words<T>(N)> fd_load_somewhere(const T* p, Index stride) {
+  constexpr int bytes = N * (int)sizeof(T) < 16 ? N * (int)sizeof(T) : 16;
+  if (stride == 1 && (unsigned long long)p % bytes == 0) return fd_load<T, N>(p);
+  return fd_gather<T, N>(p, stride);
+}
+
+//- fd_get
+// Element k of a pack, in its register type.
+template <class T, int Words>
+__device__ __forceinline__ typename fd_storage<T>::reg fd_get(const fd_pack<Words>& pack, int k) {
+  return fd_storage<T>::get(pack.w, k);
+}
+
+//- fd_store
+// N register values to neighbouring elements by aligned accesses of up to 16 bytes.
+template <class T, int N>
+__device__ __forceinline__ void fd_store(T* p, const typename fd_storage<T>::reg* v) {
+  constexpr int bytes = N * (int)sizeof(T);
+  unsigned int w[fd_words<T>(N)];
+  fd_storage<T>::template set<N>(w, v);
+  if constexpr (bytes % 16 == 0) {
+#pragma unroll
+    for (int j = 0; j < bytes / 16; ++j) {
+      reinterpret_cast<uint4*>(p)[j] =
+          make_uint4(w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]);
+    }
+  } else if constexpr (bytes == 8) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(w[0], w[1]);
+  } else if constexpr (bytes == 4) {
+    *reinterpret_cast<unsigned int*>(p) = w[0];
+  } else if constexpr (bytes == 2) {
+    *reinterpret_cast<unsigned short*>(p) = (unsigned short)w[0];
+  } else {
+    static_assert(bytes == 1, "a vector is 1, 2, 4, 8 or a multiple of 16 bytes");
+    *reinterpret_cast<unsigned char*>(p) = (unsigned char)w[0];
+  }
+}
+
+//- fd_scatter
+// N register values to elements that lie `stride` elements apart, one by one.
+template <class T, int N, class Index>
+__device__ __forceinline__ void fd_scatter(T* p, Index stride,
+                                           const typename fd_storage<T>::reg* v) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) fd_store<T, 1>(p + k * stride, v + k);
+}
+
+//- fd_keep
+// Hides where a pack came from, so that the compiler unpacks it again instead of keeping the
+// unpacked floats alive from an earlier pass over it (two to three times the registers, and
+// spills).
+template <int Words>
+__device__ __forceinline__ void fd_keep(fd_pack<Words>& pack) {
+#pragma unroll
+  for (int j = 0; j < Words; ++j) asm volatile("" : "+r"(pack.w[j]));
+}

@@ -1,0 +1,31 @@
+"""Kernel IR -> LLVM IR text: the CPU half of code generation.
+
+Every kernel is explicit vector code along its innermost axis, several registers a value, so that
+LLVM needs no IR pass over it.
+"""
+
+from __future__ import annotations
+
+from fuser_direct.codegen.llvm_column import ColumnEmitter
+from fuser_direct.codegen.llvm_pointwise import PointwiseEmitter
+from fuser_direct.codegen.llvm_row import RowEmitter
+from fuser_direct.codegen.llvm_tiled import TiledEmitter, needs_tiles
+from fuser_direct.codegen.llvm_types import CpuTarget
+from fuser_direct.ir.kernel import Kernel
+from fuser_direct.schedulers.schedule import CpuPointwise, CpuRow, CpuSchedule
+
+
+def emit(kernel: Kernel, schedule: CpuSchedule, target: CpuTarget) -> str:
+    """The module's text; a pure function of its arguments.
+
+    The function is named `kernel.name` and has the CPU launch signature of docs/architecture.md. It
+    reads and writes only elements that the launch arguments span, at any alignment of an element or
+    more.
+    Raises: UnsupportedError naming an op that has no LLVM builder.
+    """
+    if isinstance(schedule, CpuPointwise):
+        kind = TiledEmitter if needs_tiles(kernel) else PointwiseEmitter
+        return kind(kernel, schedule, target).text()
+    if isinstance(schedule, CpuRow):
+        return RowEmitter(kernel, schedule, target).text()
+    return ColumnEmitter(kernel, schedule, target).text()

@@ -1,0 +1,100 @@
+"""The op table's rows as LLVM IR: one method a row, named like it, over registers of any lane
+count.
+
+This file holds what is common to all and the arithmetic, comparison, logical and bitwise rows;
+`llvm_math_float` has the transcendental ones, `llvm_math_complex` complex numbers. No fast-math
+flag is used: a chain of pointwise ops gives the bits that the same ops give one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser_direct import dtypes
+from fuser_direct.codegen.llvm_builder import Builder
+from fuser_direct.codegen.llvm_math_complex import ComplexMath
+from fuser_direct.codegen.llvm_math_special import SpecialMath
+from fuser_direct.codegen.llvm_memory import Memory
+from fuser_direct.codegen.llvm_types import BITS, REGISTER, V, Value
+from fuser_direct.enums import DataType
+from fuser_direct.errors import UnsupportedError
+
+# Rows whose result is a value that one of the operands holds, or an integer no larger: a half stays
+# a half.
+EXACT = frozenset({
+    "abs", "neg", "relu", "where", "ceil", "floor", "round", "trunc", "frac",
+})  # fmt: skip
+
+
+class Math(SpecialMath):
+    """Evaluates rows on the registers of a kernel's nodes."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self.memory = Memory(builder)
+        self.complex = ComplexMath(builder, self)
+
+    def apply(self, op: str, dtype: DataType, args: Sequence[Value]) -> Value:
+        """Row `op` on `args`, with a result of `dtype`; half results are rounded."""
+        if dtypes.is_complex(dtype) or any(len(arg.parts) == 2 for arg in args):
+            return self.complex.apply(op, dtype, args)
+        method = getattr(self, op if op not in RESERVED else f"{op}_", None)
+        if method is None:
+            raise UnsupportedError(f"CPU code generation: no LLVM builder for op {op!r}")
+        result: V = method(*self._operands(op, dtype, args))
+        if dtype in (DataType.Half, DataType.BFloat16):
+            if op in EXACT and all(arg.dtype in (dtype, DataType.Bool) for arg in args):
+                return Value(dtype, (result,))
+            return self.memory.round_half(dtype, result)
+        return Value(dtype, (result,))
+
+    def _operands(self, op: str, dtype: DataType, args: Sequence[Value]) -> list[V]:
+        """The operands in one register type: the result's, or the widest operand's where that is
+        Bool.
+        """
+        if op in ("where",):
+            return [args[0].one, *(self._to(arg, REGISTER[dtype]) for arg in args[1:])]
+        if op.startswith("logical_") and dtype is DataType.Bool:
+            return [self._to(arg, "i1") for arg in args]
+        if dtype is not DataType.Bool:
+            return [self._to(arg, REGISTER[dtype]) for arg in args]
+        widest = max((arg.one for arg in args), key=lambda v: (v.is_float, BITS[v.elem]))
+        return [self._to(arg, widest.elem) for arg in args]
+
+    def _to(self, arg: Value, elem: str) -> V:
+        return self.convert_register(arg.one, elem)
+
+    def cast(self, value: Value, dtype: DataType) -> Value:
+        """`value` as `dtype`: complex -> real drops the imaginary part, anything -> Bool is "not
+        zero", floats become integers by truncation (saturated; NaN gives 0), halves are rounded to
+        nearest even.
+        """
+        if value.dtype is dtype:
+            return value
+        elem = REGISTER[dtype]
+        if dtypes.is_complex(dtype):
+            real = self.convert_register(value.parts[0], elem)
+            imag = (
+                self.convert_register(value.parts[1], elem)
+                if len(value.parts) == 2
+                else self.b.like(0.0, real)
+            )
+            return Value(dtype, (real, imag))
+        if dtype is DataType.Bool and len(value.parts) == 2:
+            one, other = (self.convert_register(part, "i1") for part in value.parts)
+            return Value(dtype, (self.b.or_(one, other),))
+        part = self.convert_register(value.parts[0], elem)
+        if dtype in (DataType.Half, DataType.BFloat16):
+            return self.memory.round_half(dtype, part)
+        return Value(dtype, (part,))
+
+    def reduce(self, op: str, a: Value, b: Value) -> Value:
+        """One step of the reduction `op` (sum, prod, max, min)."""
+        row = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op]
+        if len(a.parts) == 2:
+            return self.complex.apply(row, a.dtype, (a, b))
+        return Value(a.dtype, (getattr(self, row)(a.one, b.one),))
+
+
+# Rows whose names Python or the base classes keep for themselves.
+RESERVED = frozenset({"complex", "reduce", "cast", "apply"})

@@ -1,0 +1,227 @@
+// Runs the text of a generated CUDA kernel on the CPU: threads of a block are fibers of one thread,
+// which give way at barriers and shuffles. Included by the text, from which functions with inline
+// assembly have been cut; they are defined here.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <functional>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(n)
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+
+struct uint2 {
+  unsigned int x, y;
+};
+struct uint4 {
+  unsigned int x, y, z, w;
+};
+static inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) {
+  return {x, y, z, w};
+}
+
+template <class To, class From>
+static inline To bits_as(From x) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To r;
+  memcpy(&r, &x, sizeof r);
+  return r;
+}
+static inline float __uint_as_float(unsigned int x) { return bits_as<float>(x); }
+static inline unsigned int __float_as_uint(float x) { return bits_as<unsigned int>(x); }
+static inline float __int_as_float(int x) { return bits_as<float>(x); }
+static inline int __float_as_int(float x) { return bits_as<int>(x); }
+static inline double __longlong_as_double(long long x) { return bits_as<double>(x); }
+static inline int __double2hiint(double x) { return (int)(bits_as<unsigned long long>(x) >> 32); }
+static inline int __double2loint(double x) { return (int)bits_as<unsigned long long>(x); }
+static inline double __hiloint2double(int hi, int lo) {
+  return bits_as<double>((unsigned long long)(unsigned int)hi << 32 | (unsigned int)lo);
+}
+
+static inline float rsqrt(float x) { return (float)(1.0 / sqrt((double)x)); }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+// Newton steps from a rough start; accurate to double's last bits inside (-1, 1).
+static inline double erfinv(double y) {
+  if (!(fabs(y) < 1)) return fabs(y) == 1 ? y * INFINITY : NAN;
+  const double l = log(1 - y * y), a = 0.147, b = 2 / (M_PI * a) + l / 2;
+  double x = copysign(sqrt(sqrt(b * b - l / a) - b), y);
+  for (int i = 0; i < 4; ++i) x -= (erf(x) - y) / (M_2_SQRTPI * exp(-x * x));
+  return x;
+}
+static inline float erfinv(float y) { return (float)erfinv((double)y); }
+static inline double erfcinv(double y) {
+  double x = erfinv(1 - y);
+  for (int i = 0; i < 3 && isfinite(x); ++i) x += (erfc(x) - y) / (M_2_SQRTPI * exp(-x * x));
+  return x;
+}
+static inline float erfcinv(float y) { return (float)erfcinv((double)y); }
+
+// --- the functions that are inline assembly on a GPU ---
+
+static inline unsigned short bits_of_bf16(float x) {
+  unsigned int b = __float_as_uint(x);
+  if (isnan(x)) return 0x7fff;
+  return (unsigned short)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+static inline unsigned int fd_narrow_bf16(float lo, float hi) {
+  return (unsigned int)bits_of_bf16(hi) << 16 | bits_of_bf16(lo);
+}
+static inline unsigned int fd_narrow_half(float lo, float hi) {
+  return (unsigned int)bits_as<unsigned short>((_Float16)hi) << 16 |
+         bits_as<unsigned short>((_Float16)lo);
+}
+static inline float fd_widen_half(unsigned int bits) {
+  return (float)bits_as<_Float16>((unsigned short)bits);
+}
+static inline float fd_max_float(float a, float b) {
+  if (isnan(a) || isnan(b)) return NAN;
+  if (a == b) return signbit(a) ? b : a;
+  return a > b ? a : b;
+}
+static inline float fd_min_float(float a, float b) {
+  if (isnan(a) || isnan(b)) return NAN;
+  if (a == b) return signbit(a) ? a : b;
+  return a < b ? a : b;
+}
+static inline float fd_exp2_approx(float x) { return exp2f(x); }
+static inline float fd_reciprocal_approx(float x) { return 1.0f / x; }
+static inline float fd_div_approx(float a, float b) { return a / b; }
+template <class Pack>
+static inline void fd_keep(Pack&) {}
+
+// --- threads ---
+
+struct dim3 {
+  unsigned int x, y, z;
+};
+static dim3 threadIdx, blockIdx, gridDim, blockDim;
+
+namespace emulation {
+
+enum Wait { kReady, kBlock, kWarp, kDone };
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  dim3 thread;
+  Wait wait = kReady;
+  unsigned int members = 0;
+  unsigned int shuffles = 0;
+};
+
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static unsigned int current;
+static std::function<void()> body;
+static bool broken;
+// Values on their way through a shuffle; a lane is never more than one shuffle ahead of its peers.
+static unsigned char slots[2][1024][16];
+
+static void give_way(Wait wait) {
+  Fiber& self = fibers[current];
+  self.wait = wait;
+  swapcontext(&self.context, &scheduler);
+}
+
+static void start() {
+  body();
+  fibers[current].wait = kDone;
+  swapcontext(&fibers[current].context, &scheduler);
+}
+
+static bool release() {
+  bool any = false, all_at_barrier = true;
+  for (Fiber& f : fibers) all_at_barrier &= f.wait == kBlock || f.wait == kDone;
+  for (unsigned int n = 0; n < fibers.size(); ++n) {
+    Fiber& f = fibers[n];
+    if (f.wait == kBlock && all_at_barrier) {
+      f.wait = kReady;
+      any = true;
+    }
+    if (f.wait != kWarp) continue;
+    bool complete = true;
+    for (unsigned int lane = 0; lane < 32; ++lane) {
+      if (!(f.members >> lane & 1)) continue;
+      const unsigned int peer = n / 32 * 32 + lane;
+      // A released peer is ready and has counted this shuffle already.
+      complete &= peer < fibers.size() && fibers[peer].members == f.members &&
+                  (fibers[peer].wait == kWarp ||
+                   (fibers[peer].wait == kReady && fibers[peer].shuffles == f.shuffles));
+    }
+    if (complete) {
+      f.wait = kReady;
+      any = true;
+    }
+  }
+  return any;
+}
+
+static void run_block(bool backwards) {
+  const unsigned int count = blockDim.x * blockDim.y;
+  fibers = std::vector<Fiber>(count);
+  for (unsigned int n = 0; n < count; ++n) {
+    Fiber& f = fibers[n];
+    f.stack.resize(1 << 16);
+    f.thread = {n % blockDim.x, n / blockDim.x, 0};
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, start, 0);
+  }
+  for (;;) {
+    bool done = true;
+    for (unsigned int k = 0; k < count; ++k) {
+      const unsigned int n = backwards ? count - 1 - k : k;
+      if (fibers[n].wait != kReady) continue;
+      current = n;
+      threadIdx = fibers[n].thread;
+      swapcontext(&scheduler, &fibers[n].context);
+    }
+    for (Fiber& f : fibers) done &= f.wait == kDone;
+    if (done) return;
+    if (!release()) {
+      broken = true;  // Threads wait for others that never come.
+      return;
+    }
+  }
+}
+
+// Whether every block ran to its end; `backwards`: threads and blocks in reverse order.
+static bool run_grid(unsigned int grid, unsigned int x, unsigned int y, bool backwards,
+                     std::function<void()> kernel) {
+  body = kernel;
+  broken = false;
+  gridDim = {grid, 1, 1};
+  blockDim = {x, y, 1};
+  for (unsigned int b = 0; b < grid && !broken; ++b) {
+    blockIdx = {backwards ? grid - 1 - b : b, 0, 0};
+    run_block(backwards);
+  }
+  return !broken;
+}
+
+}  // namespace emulation
+
+static inline void __syncthreads() { emulation::give_way(emulation::kBlock); }
+
+template <class T>
+static inline T __shfl_xor_sync(unsigned int members, T x, int distance) {
+  using namespace emulation;
+  const unsigned int self = current;
+  unsigned char (*slot)[16] = slots[fibers[self].shuffles++ % 2];
+  memcpy(slot[self], &x, sizeof x);
+  fibers[self].members = members;
+  give_way(kWarp);
+  T r;
+  memcpy(&r, slot[self ^ distance], sizeof r);
+  return r;
+}
