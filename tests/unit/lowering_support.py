@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser_direct.codegen import interpret
-from fuser_direct.compiler.bind import Binding, dense_strides, shape_scalars
+from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides, shape_scalars
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.segment import Plan, plan
 from fuser_direct.definition import FusionDefinition
@@ -63,7 +63,9 @@ def lowered_kernels(
 ) -> tuple[Binding, list[tuple[Lowered, list[TensorView]]]]:
     """The canonical kernel of each segment, and the tensors that it stores."""
     orders = allocation_orders(the_plan)
-    binding = Binding(the_plan, [describe(v) for v in inputs], (1, 0), shape_scalars(the_plan))
+    args = [describe(v) for v in inputs]
+    scalars = HostScalars(the_plan.fusion, args, shape_scalars(the_plan.fusion))
+    binding = Binding(the_plan, args, (1, 0), scalars)
     kernels = []
     for segment in the_plan.segments:
         for tv in segment.outputs:

@@ -193,7 +193,8 @@ def common_device(args: Sequence[ArgInfo], requested: int | None) -> tuple[int, 
     if homes:
         return next(iter(homes))
     if requested is not None:
-        return CUDA, requested
+        # FusionDefinition.execute(device="cpu") asks for -1.
+        return (CUDA, requested) if requested >= 0 else (CPU, 0)
     if any(arg.is_tensor for arg in args):
         return CPU, 0
     return None

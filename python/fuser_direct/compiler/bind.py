@@ -5,64 +5,121 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fuser_direct.compiler.arguments import CPU, ArgInfo
-from fuser_direct.compiler.segment import Plan
+from fuser_direct.compiler.axes import shape_operands
+from fuser_direct.compiler.segment import Plan, live_exprs
 from fuser_direct.dtypes import INFO, is_floating
 from fuser_direct.errors import InputError
-from fuser_direct.ir.fusion import Expr, TensorView, Val
+from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
 from fuser_direct.lowering.graph import Constant, Memory, ScalarSource
 
 
-def shape_scalars(plan: Plan) -> tuple[int, ...]:
-    """Positions of the scalar inputs that an extent depends on; their values are part of a call's key."""
-    positions = {val: i for i, val in enumerate(plan.fusion.inputs())}
+def shape_scalars(fusion: Fusion) -> tuple[int, ...]:
+    """Positions of the scalar inputs that a size or a position depends on; their values are part of a call's key."""
+    positions = {val: i for i, val in enumerate(fusion.inputs())}
     found: set[int] = set()
-    stack = [val for vals in plan.axes.extent_sources().values() for val in vals]
     seen: set[Val] = set()
+    stack: list[Val] = []
+    for expr in live_exprs(fusion):
+        stack.extend(shape_operands(expr))
+        for out in expr.outs:
+            if isinstance(out, TensorView):
+                stack.extend(domain.size() for domain in out.logical)
     while stack:
         val = stack.pop()
         if val in seen:
             continue
         seen.add(val)
-        expr = val.definition()
+        expr_of = val.definition()
         if val in positions and not isinstance(val, TensorView):
             found.add(positions[val])
-        elif expr is not None and expr.op != "size":
-            stack.extend(expr.ins)
+        elif expr_of is not None and expr_of.op != "size":
+            stack.extend(expr_of.ins)
     return tuple(sorted(found))
 
 
-class Binding(Memory):
-    """One call of a fusion: extents of all axes, layouts of all tensors in memory, and host scalars."""
+class HostScalars:
+    """Scalars of one call whose value the host knows: constants, sizes of inputs, shape scalars, and math on those."""
 
     def __init__(
-        self,
-        plan: Plan,
-        args: Sequence[ArgInfo],
-        device: tuple[int, int],
-        shape_positions: Iterable[int],
+        self, fusion: Fusion, args: Sequence[ArgInfo], shape_positions: Iterable[int]
     ) -> None:
-        self.plan = plan
-        self.device = device
-        self.inputs = plan.fusion.inputs()
+        self.inputs = fusion.inputs()
         self.position = {val: i for i, val in enumerate(self.inputs)}
-        self.args = args
-        self._values: dict[Val, Constant] = {}
-        self._strides: dict[TensorView, tuple[int, ...]] = {}
-        self._alignments: dict[TensorView, int] = {}
+        self.values: dict[Val, Constant] = {}
         for position in shape_positions:
             value = args[position].value
             assert isinstance(value, (bool, int, float, complex))
-            self._values[self.inputs[position]] = value
-        self._bind_inputs()
-        self._extents = self._bind_extents()
-
-    def _bind_inputs(self) -> None:
-        for val, arg in zip(self.inputs, self.args, strict=True):
+            self.values[self.inputs[position]] = value
+        for val, arg in zip(self.inputs, args, strict=True):
             if isinstance(val, TensorView):
-                self.place(val, tuple(arg.strides), arg.alignment)
                 for domain, size in zip(val.logical, arg.shape, strict=True):
                     if domain.size().value is None:
-                        self._values.setdefault(domain.size(), size)
+                        self.values.setdefault(domain.size(), size)
+
+    def is_runtime_input(self, value: Val) -> bool:
+        """Whether a scalar is an input whose value is not part of the call's key."""
+        return value in self.position and value not in self.values
+
+    def integer(self, value: Val) -> int:
+        """The value of a size or position."""
+        result = self.evaluate(value)
+        if isinstance(result, complex):
+            raise InputError(f"execute: {value} is a size, so it must be an integer, got {result}")
+        return int(result)
+
+    def evaluate(self, value: Val) -> Constant:
+        """The value of a scalar. Raises NotOnHost if it depends on an input that is not part of the key."""
+        if value.value is not None:
+            return value.value
+        known = self.values.get(value)
+        if known is None:
+            known = self.values[value] = self._compute(value)
+        return known
+
+    def _compute(self, value: Val) -> Constant:
+        expr = value.definition()
+        if value in self.position or expr is None:
+            raise NotOnHost(f"{value} has no value before the fusion runs")
+        if expr.op == "size":
+            tensor = expr.ins[0]
+            assert isinstance(tensor, TensorView)
+            return self.integer(tensor.logical[expr.attr("dim")].size())
+        return _evaluate(expr, [self.evaluate(v) for v in expr.ins])
+
+    def units(self, fusion: Fusion) -> frozenset[IterDomain]:
+        """The symbolic axes that have extent 1 in this call, and so broadcast."""
+        found = set()
+        for expr in live_exprs(fusion):
+            for out in expr.outs:
+                if isinstance(out, TensorView):
+                    for domain in out.logical:
+                        if domain.kind == "?" and self.integer(domain.size()) == 1:
+                            found.add(domain)
+        return frozenset(found)
+
+
+class NotOnHost(Exception):
+    """A scalar depends on an input whose value is not part of the call's key."""
+
+
+class Binding(Memory):
+    """One call of a planned fusion: extents of all axes, layouts of all tensors in memory, and host scalars."""
+
+    def __init__(
+        self, plan: Plan, args: Sequence[ArgInfo], device: tuple[int, int], scalars: HostScalars
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.scalars = scalars
+        self.inputs = scalars.inputs
+        self.position = scalars.position
+        self.args = args
+        self._strides: dict[TensorView, tuple[int, ...]] = {}
+        self._alignments: dict[TensorView, int] = {}
+        for val, arg in zip(self.inputs, args, strict=True):
+            if isinstance(val, TensorView):
+                self.place(val, tuple(arg.strides), arg.alignment)
+        self._extents = self._bind_extents()
 
     def _bind_extents(self) -> dict[int, int]:
         """The extent of each extent class; every source must agree."""
@@ -75,11 +132,11 @@ class Binding(Memory):
                 known[number] = sizes.pop()
                 if known[number] < 0:
                     raise InputError(
-                        f"execute: an extent of {known[number]} was asked for; extents are 0 or more"
+                        f"execute: Invalid resized domain extent {known[number]}; extents are 0 or more"
                     )
         # Inputs share an axis without sharing the symbol of its extent: compare what came.
         for val, arg in zip(self.inputs, self.args, strict=True):
-            if isinstance(val, TensorView) and val in self.plan.axes.tensors:
+            if isinstance(val, TensorView):
                 for axis, size in zip(self.plan.axes.of(val), arg.shape, strict=True):
                     if axis is not None:
                         number = self.plan.axes.extent_class(axis)
@@ -131,47 +188,16 @@ class Binding(Memory):
         """Extents of all dimensions of a tensor."""
         return tuple(1 if a is None else self.extent(a) for a in self.plan.axes.of(tensor))
 
+    def integer(self, value: Val) -> int:
+        return self.scalars.integer(value)
+
     def scalar(self, value: Val) -> ScalarSource | Constant | None:
-        if value.value is not None:
-            return value.value
-        if value in self.position and value not in self._values:
+        if self.scalars.is_runtime_input(value):
             return ScalarSource("scalar", self.position[value])
         try:
-            return self.evaluate(value)
-        except _NotOnHost:
+            return self.scalars.evaluate(value)
+        except NotOnHost:
             return None
-
-    # --- host scalars ---
-
-    def integer(self, value: Val) -> int:
-        """The value of an extent."""
-        result = self.evaluate(value)
-        if isinstance(result, complex):
-            raise InputError(f"execute: {value} is an extent, so it must be an integer, got {result}")
-        return int(result)
-
-    def evaluate(self, value: Val) -> Constant:
-        """The value of a scalar that depends on constants, extents and shape scalars only."""
-        if value.value is not None:
-            return value.value
-        known = self._values.get(value)
-        if known is None:
-            known = self._values[value] = self._compute(value)
-        return known
-
-    def _compute(self, value: Val) -> Constant:
-        expr = value.definition()
-        if value in self.position or expr is None:
-            raise _NotOnHost(f"{value} has no value before the fusion runs")
-        if expr.op == "size":
-            tensor = expr.ins[0]
-            assert isinstance(tensor, TensorView)
-            return self.sizes(tensor)[expr.attr("dim")]
-        return _evaluate(expr, [self.evaluate(v) for v in expr.ins])
-
-
-class _NotOnHost(Exception):
-    """A scalar depends on an input whose value is not part of the call's key."""
 
 
 def _evaluate(expr: Expr, args: Sequence[Constant]) -> Constant:

@@ -17,7 +17,8 @@ from fuser_direct.schedulers.contract import Scheduled
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel that can run. handle: `_ext.CudaKernel` or `_ext.CpuKernel`; source: the generated text."""
+    """A kernel that can run. handle: `_ext.CudaKernel` or `_ext.CpuKernel`; source: the generated text; shared_bytes:
+    dynamic shared memory that its launches must ask for."""
 
     name: str
     backend: str
@@ -25,6 +26,7 @@ class CompiledKernel:
     source: str
     scheduler: SchedulerType
     handle: Any
+    shared_bytes: int = 0
 
 
 Build = Callable[[Scheduled], CompiledKernel]

@@ -8,7 +8,6 @@ channels-last); dimensions that they don't have go outermost.
 from __future__ import annotations
 
 from fuser_direct.compiler.arguments import allocation_order
-from fuser_direct.compiler.axes import is_unit
 from fuser_direct.compiler.segment import Plan
 from fuser_direct.ir.fusion import TensorView
 
@@ -58,7 +57,7 @@ def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
         for position, val in enumerate(plan.fusion.inputs())
         if mask >> position & 1 and isinstance(val, TensorView)
     ]
-    ranks = [sum(not is_unit(domain) for domain in val.logical) for val in sources]
+    ranks = [sum(axis is not None for axis in plan.axes.of(val)) for val in sources]
     best = max(ranks, default=0)
     orders = [
         _order_like(plan, tv, val) for val, rank in zip(sources, ranks, strict=True) if rank == best

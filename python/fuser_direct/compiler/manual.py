@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.arguments import CUDA, ArgInfo
+from fuser_direct.compiler.bound_axes import BoundAxes, bound_axes
 from fuser_direct.compiler.pipeline import compiler_for
 from fuser_direct.enums import SchedulerType
-from fuser_direct.errors import UnsupportedError, UsageError
+from fuser_direct.errors import LaunchError, UnsupportedError, UsageError
 from fuser_direct.ir.fusion import Fusion
 from fuser_direct.schedulers.contract import LaunchConstraints
 
@@ -33,12 +34,20 @@ def make_compiler(
     def compile_call(
         args: Sequence[ArgInfo], device: int | None, launch_params: _ext.LaunchParams | None
     ) -> _ext.Program:
-        program = compiler.compile(
-            args,
-            device if device is not None else _device_of(compile_params),
-            constraints=constraints_of(launch_params),
-            cuda_options=_cuda_options(compile_params),
-        )
+        bound = bound_axes(fusion, args, compiler.shape_scalars) if args else BoundAxes()
+        bound.check()
+        where = device if device is not None else _device_of(compile_params)
+        options = _cuda_options(compile_params)
+        given = constraints_of(launch_params)
+        wished = bound.constraints() if any(arg.device_type == CUDA for arg in args) else None
+        if given is None and wished is not None:
+            try:
+                program = compiler.compile(args, where, constraints=wished, cuda_options=options)
+            except LaunchError:
+                # Reductions and transposes derive their block from the sizes; the wish is dropped.
+                program = compiler.compile(args, where, cuda_options=options)
+        else:
+            program = compiler.compile(args, where, constraints=given, cuda_options=options)
         _check_scheduler(program, scheduler_type)
         return program
 

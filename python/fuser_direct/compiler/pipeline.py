@@ -5,22 +5,26 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fuser_direct import options as option_names
 from fuser_direct.compiler import arguments
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
-from fuser_direct.compiler.bind import Binding, shape_scalars
+from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
 from fuser_direct.compiler.layout import allocation_orders
-from fuser_direct.compiler.segment import plan
+from fuser_direct.compiler.segment import Plan, plan
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
 from fuser_direct.errors import DefinitionStateError
-from fuser_direct.ir.fusion import Fusion
+from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
 from fuser_direct.schedulers.contract import LaunchConstraints
 
 if TYPE_CHECKING:
     from fuser_direct import _ext
     from fuser_direct.compiler.build_cuda import CudaOptions
+    from fuser_direct.compiler.program import Assembler
+
+AnyAssembler = TypeVar("AnyAssembler", bound="Assembler")
+Orders = dict[TensorView, list[int]]
 
 # Plans kept for definitions that were made again; each is a few kilobytes.
 _MAX_PLANS = 4096
@@ -32,9 +36,17 @@ class FusionCompiler:
     def __init__(self, fusion: Fusion) -> None:
         if not fusion.outputs():
             raise DefinitionStateError("Fusion is empty! Add at least one output with fd.add_output")
-        self.plan = plan(fusion)
-        self.orders = allocation_orders(self.plan)
-        self.shape_scalars = shape_scalars(self.plan)
+        self.fusion = fusion
+        self.shape_scalars = shape_scalars(fusion)
+        self._plans: dict[frozenset[IterDomain], tuple[Plan, Orders]] = {}
+
+    def plan_for(self, units: frozenset[IterDomain] = frozenset()) -> tuple[Plan, Orders]:
+        """The plan, and the memory order of what it stores, for calls in which the symbolic axes `units` have extent 1."""
+        known = self._plans.get(units)
+        if known is None:
+            made = plan(self.fusion, units)
+            known = self._plans.setdefault(units, (made, allocation_orders(made)))
+        return known
 
     def compile(
         self,
@@ -49,17 +61,34 @@ class FusionCompiler:
         device: index of the CUDA device for a call whose arguments don't name one. Raises: InputError and its kin for
         arguments that don't fit, CudaUnavailableError for a GPU that isn't there, CompileError, LaunchError.
         """
-        # Program assembly needs the extension, which this module must not load before it is used.
-        from fuser_direct.compiler.program import Assembler
+        if "kernel_profile" in options[0]:
+            from fuser_direct.compiler.profiled import ProfiledAssembler as kind
+        else:
+            # Program assembly needs the extension, which this module must not load before it is used.
+            from fuser_direct.compiler.program import Assembler as kind
+        return self.assembler(kind, args, device, options, constraints, cuda_options).run()
 
+    def assembler(
+        self,
+        kind: type[AnyAssembler],
+        args: Sequence[ArgInfo],
+        device: int | None,
+        options: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        constraints: LaunchConstraints | None = None,
+        cuda_options: CudaOptions | None = None,
+        target: CpuTarget | CudaTarget | None = None,
+    ) -> AnyAssembler:
+        """An assembler of class `kind` for one kind of call; parameters and errors as of `compile`. target: instead of
+        the machine at hand."""
         option_names.check(*options)
-        arguments.check(self.plan.fusion, args)
+        arguments.check(self.fusion, args)
         home = arguments.common_device(args, device) or _default_device()
-        target = _target(home, cuda_options, fast_math="fast_math" in options[0])
-        binding = Binding(self.plan, args, home, self.shape_scalars)
-        return Assembler(
-            self.plan, binding, target, self.orders, constraints or LaunchConstraints()
-        ).run()
+        if target is None:
+            target = _target(home, cuda_options, fast_math="fast_math" in options[0])
+        scalars = HostScalars(self.fusion, args, self.shape_scalars)
+        the_plan, orders = self.plan_for(scalars.units(self.fusion))
+        binding = Binding(the_plan, args, home, scalars)
+        return kind(the_plan, binding, target, orders, constraints or LaunchConstraints())
 
 
 def _default_device() -> tuple[int, int]:
@@ -97,3 +126,10 @@ def compiler_for(fusion: Fusion) -> FusionCompiler:
         while len(_compilers) > _MAX_PLANS:
             _compilers.popitem(last=False)
     return made
+
+
+def forget(fusion: Fusion) -> None:
+    """Keep no compiler of this very fusion, which is about to be altered."""
+    with _lock:
+        for key in [key for key, known in _compilers.items() if known.fusion is fusion]:
+            del _compilers[key]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fuser_direct import _ext
 from fuser_direct.compiler.axes import REDUCTIONS
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
 from fuser_direct.compiler.kernels import STORE, CompiledKernel
+from fuser_direct.compiler.library import library_call
 from fuser_direct.compiler.segment import Plan, Segment
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget
 from fuser_direct.dtypes import INFO
-from fuser_direct.enums import DataType
+from fuser_direct.enums import DataType, SchedulerType
 from fuser_direct.errors import InputError, LaunchError
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.ir.kernel import Param
 from fuser_direct.lowering.canonical import Argument, Lowered, lower
-from fuser_direct.lowering.graph import Constant, Graph, Operand, build
+from fuser_direct.lowering.graph import Constant, Graph, Operand, build, view_of
 from fuser_direct.schedulers import choose
 from fuser_direct.schedulers.contract import CpuLaunch, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.vectorize import index_bits
@@ -42,7 +43,7 @@ class KernelInfo:
     """One kernel of a program, for people and tools: what it is, how it was scheduled, what it moves at least."""
 
     kernel: CompiledKernel
-    scheduled: Scheduled
+    scheduled: Scheduled | None
 
     @property
     def name(self) -> str:
@@ -65,6 +66,12 @@ class KernelInfo:
         return self.kernel.backend
 
 
+def library_info(op: str) -> KernelInfo:
+    """The entry of a library call among a program's kernels."""
+    kernel = CompiledKernel(op, "library", "", "", SchedulerType.expr_eval, None)
+    return KernelInfo(kernel, None)
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramInfo:
     """What a program consists of; hangs on `_ext.Program.info`."""
@@ -78,6 +85,16 @@ class _Step:
 
     scheduled: Scheduled
     buffers: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Call:
+    """A call of the framework: `ins` and `outs` are program buffers."""
+
+    op: str
+    function: Callable[..., tuple[object, ...]]
+    ins: list[int]
+    outs: list[int]
 
 
 class Assembler:
@@ -101,26 +118,34 @@ class Assembler:
         self.buffers: dict[TensorView, int] = {
             val: i for i, val in enumerate(binding.inputs) if isinstance(val, TensorView)
         }
-        self.steps: list[_Step] = []
+        self.steps: list[_Step | _Call] = []
         self.in_place = self._in_place_outputs()
 
     def run(self) -> _ext.Program:
         """The finished program."""
         for number, segment in enumerate(self.plan.segments):
             self._add_segment(number, segment)
+        self._copy_views()
         self._add_copies()
         if self.constraints != LaunchConstraints() and len(self.steps) > 1:
             raise LaunchError(
                 f"launch constraints: this fusion runs as {len(self.steps)} kernels, and one set of launch "
                 "extents can't serve them all; leave launch_constraints out"
             )
-        kernels = STORE.get([s.scheduled for s in self.steps], self.target.key, self.target.build)
-        for step, kernel in zip(self.steps, kernels, strict=True):
-            self._launch(step, kernel)
+        scheduled = [step.scheduled for step in self.steps if isinstance(step, _Step)]
+        kernels = STORE.get(scheduled, self.target.key, self.target.build)
+        infos = []
+        ready = iter(zip(kernels, scheduled, strict=True))
+        for step in self.steps:
+            if isinstance(step, _Call):
+                self.program.call(step.function, step.ins, step.outs)
+                infos.append(library_info(step.op))
+            else:
+                kernel, item = next(ready)
+                self._launch(step, kernel)
+                infos.append(KernelInfo(kernel, item))
         self._add_outputs()
-        self.program.info = ProgramInfo(
-            tuple(KernelInfo(k, s.scheduled) for k, s in zip(kernels, self.steps, strict=True))
-        )
+        self.program.info = ProgramInfo(tuple(infos))
         return self.program
 
     # --- kernels ---
@@ -128,6 +153,9 @@ class Assembler:
     def _add_segment(self, number: int, segment: Segment) -> None:
         for tv in segment.outputs:
             self._allocate(tv)
+        if segment.is_library:
+            self._add_library(segment)
+            return
         if all(0 in self.binding.sizes(tv) for tv in segment.outputs):
             return
         graph = self._graph(segment)
@@ -136,6 +164,14 @@ class Assembler:
         lowered = lower(graph, extents, segment.reduced, _name(segment))
         read_later = {tv for later in self.plan.segments[number + 1 :] for tv in later.leaves}
         self._add_kernel(lowered, read_later)
+
+    def _add_library(self, segment: Segment) -> None:
+        """A call of the framework; it runs on empty tensors too, since only it knows what they give."""
+        call, taken, given = library_call(self.plan, segment, self.binding)
+        ins = [
+            self.buffers[v] if isinstance(v, TensorView) else self.binding.position[v] for v in taken
+        ]
+        self.steps.append(_Call(segment.exprs[0].op, call, ins, [self.buffers[v] for v in given]))
 
     def _graph(self, segment: Segment) -> Graph:
         """The segment's value graph. An output that would overwrite elements which other points still read gets memory
@@ -152,8 +188,8 @@ class Assembler:
     def _is_hazard(self, tv: TensorView, graph: Graph) -> bool:
         target = self.in_place[tv]
         written = [o.strides for o in graph.operands if o.is_output and o.tensor is tv]
-        read = [o.strides for o in graph.operands if not o.is_output and o.tensor is target]
-        return any(strides not in written for strides in read)
+        read = [o for o in graph.operands if not o.is_output and o.tensor is target]
+        return any(o.strides not in written or o.offset_elems or o.is_conditional for o in read)
 
     def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
         parts = choose.parts(lowered, self.target.device)
@@ -280,13 +316,14 @@ class Assembler:
         if isinstance(launch, CpuLaunch):
             self.program.launch_cpu(kernel.handle, launch.items, launch.grain, 0, args)
         else:
-            shared = max(launch.shared_bytes, self.constraints.shared_bytes)
+            shared = max(kernel.shared_bytes, self.constraints.shared_bytes)
             self.program.launch_cuda(kernel.handle, launch.grid, launch.block, shared, args)
 
     def _argument(self, step: _Step, param: Param, index: str) -> Arg:
         lowered = step.scheduled.lowered
         if param.kind == "pointer":
-            return "pointer", step.buffers[param.buffer], 0
+            offset = lowered.arguments[param.buffer].operand.offset_elems
+            return "pointer", step.buffers[param.buffer], offset
         if param.kind == "extent":
             return index, lowered.extents[param.axis]
         if param.kind == "chunk":
@@ -313,22 +350,46 @@ class Assembler:
                 self.program.add_output(self.buffers[tv])
 
     def _add_view(self, tv: TensorView) -> None:
-        """An output that is a rearranged input: it shares the input's memory."""
-        source = tv
-        while (expr := source.definition()) is not None:
-            operand = expr.ins[0]
-            assert isinstance(operand, TensorView)
-            source = operand
-        by_axis = dict(
-            zip(self.plan.axes.of(source), self.binding.strides(source), strict=True)
+        """An output that is a stored tensor or an input under another shape: it shares that tensor's memory."""
+        base = self.plan.views[tv]
+        layout = view_of(self.plan, self.binding, tv)
+        if layout is None:
+            self.program.add_output(self.buffers[tv])
+            return
+        strides, offset = layout
+        if base not in self.binding.position and self._is_whole(tv, base, strides, offset):
+            self.program.add_output(self.buffers[base])
+            return
+        self.program.add_view(
+            self.buffers[base], list(self.binding.sizes(tv)), strides, offset
         )
-        sizes = self.binding.sizes(tv)
-        fallback = row_major(sizes)
-        strides = [
-            fallback[d] if axis is None else by_axis.get(axis, 0)
-            for d, axis in enumerate(self.plan.axes.of(tv))
-        ]
-        self.program.add_view(self.buffers[source], list(sizes), strides, 0)
+
+    def _is_whole(self, tv: TensorView, base: TensorView, strides: list[int], offset: int) -> bool:
+        """Whether a view is its base as it stands."""
+        return (
+            offset == 0
+            and self.binding.sizes(tv) == self.binding.sizes(base)
+            and tuple(strides) == self.binding.strides(base)
+        )
+
+    def _copy_views(self) -> None:
+        """Give memory to outputs that no strides over their base's memory can express."""
+        for tv in self.plan.views:
+            if view_of(self.plan, self.binding, tv) is None:
+                sizes = self.binding.sizes(tv)
+                self.binding.place(tv, row_major(sizes))
+                self.buffers[tv] = self._buffer(tv.dtype_, sizes, row_major(sizes))
+                self._run_alone(tv)
+
+    def _run_alone(self, tv: TensorView) -> None:
+        """A kernel that computes one transparent tensor."""
+        if 0 in self.binding.sizes(tv):
+            return
+        walked = self.plan.axes.walked(tv)
+        segment = Segment(-1, [], walked, frozenset(), outputs=[tv])
+        graph = build(self.plan, segment, self.binding)
+        extents = {a: self.binding.extent(a) for a in walked}
+        self._add_kernel(lower(graph, extents, frozenset(), "fused_copy"), set())
 
 
 def _name(segment: Segment) -> str:

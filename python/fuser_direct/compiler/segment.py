@@ -7,9 +7,18 @@ segments that read the same tensors), as long as the result is still one loop ne
 2. What leaves a segment varies over all of D, or over D less R: nothing is stored twice by different loop points.
 3. No path leaves a segment and comes back.
 
-*Lazy* expressions (casts, scalings, fills: cheap functions of at most one fusion input) belong to no segment: each reader
-evaluates them again, which moves fewer bytes than storing them. Whole decisions depend on the graph alone, never on sizes,
-so a fusion is segmented once.
+Three kinds of expression need no loop nest of their own:
+
+- *transparent* ones (permute, broadcast, reshape, slice, ...) say which element of another tensor is meant; whoever reads
+  through them addresses that tensor directly;
+- *lazy* ones (casts, scalings, fills: cheap functions of at most one fusion input) are evaluated again by each reader,
+  which moves fewer bytes than storing them;
+- *library* ones (matmul, sort, ...) are calls of the framework, each a segment by itself.
+
+An expression that resizes (reshape, slice, pad, cat, indexing) may *absorb* the segment it reads, if nobody else needs that
+segment's values: they are then evaluated at the positions that the reader asks for.
+
+Decisions depend on the graph alone, never on sizes, so a fusion is segmented once.
 """
 
 from __future__ import annotations
@@ -17,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fuser_direct.compiler.axes import REDUCTIONS, AxisAnalysis, analyze
-from fuser_direct.ir.fusion import Expr, Fusion, TensorView, Val
+from fuser_direct.compiler.axes import REDUCTIONS, RESIZES, AxisAnalysis, analyze, is_pointwise
+from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
 
 # Ops of a lazy chain: past this, evaluating it in every reader costs more than the bytes it saves.
 _LAZY_OPS = 12
@@ -27,12 +36,23 @@ _MAX_BUFFERS = 64
 # Compile time of one kernel grows faster than its length past a few thousand ops.
 _MAX_EXPRS = 2048
 
-_SHAPE_ONLY = ("set", "permute", "broadcast", "squeeze", "expand")
+TRANSPARENT = frozenset(("set", "permute", "broadcast", "squeeze", "expand", "reshape", "slice"))
+_FACTORIES = frozenset(("full", "iota", "uniform", "normal"))
+_KERNEL_OPS = TRANSPARENT | _FACTORIES | frozenset(REDUCTIONS) | frozenset(RESIZES)
+
+
+def is_library(expr: Expr) -> bool:
+    """Whether an expression is a call of the framework rather than part of a kernel."""
+    return expr.op not in _KERNEL_OPS and not is_pointwise(expr)
 
 
 @dataclass(eq=False)
 class Segment:
-    """Expressions that become one kernel. `reduced` is the set R of reduced axes (empty when there is no reduction)."""
+    """Expressions that become one kernel, or one library call.
+
+    reduced: the set R of reduced axes (empty when there is no reduction). leaves: stored tensors that it reads.
+    absorbed: expressions that are evaluated at positions which a resizing reader asks for; they don't shape the domain.
+    """
 
     number: int
     exprs: list[Expr]
@@ -41,27 +61,34 @@ class Segment:
     leaves: set[TensorView] = field(default_factory=set)
     ancestors: set[int] = field(default_factory=set)
     outputs: list[TensorView] = field(default_factory=list)
+    absorbed: set[Expr] = field(default_factory=set)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether this is a call of the framework."""
+        return is_library(self.exprs[0])
 
 
 @dataclass
 class Plan:
     """How a fusion is cut: segments in an order in which they can run, and what every value is.
 
-    materialized: tensors that a segment stores. views: outputs that are a rearranged fusion input, with no kernel.
+    inline: expressions that readers evaluate or address through (lazy and transparent ones). materialized: tensors that a
+    segment stores. views: outputs that are a stored tensor or an input under another shape, and that tensor.
     """
 
     fusion: Fusion
     axes: AxisAnalysis
     segments: list[Segment]
-    lazy: set[Expr]
+    inline: set[Expr]
     materialized: set[TensorView]
-    views: set[TensorView]
+    views: dict[TensorView, TensorView]
 
 
-def plan(fusion: Fusion) -> Plan:
-    """Cut `fusion` into segments."""
+def plan(fusion: Fusion, units: frozenset[IterDomain] = frozenset()) -> Plan:
+    """Cut `fusion` into segments. units: symbolic axes that have extent 1 in the calls the plan is for."""
     live = live_exprs(fusion)
-    return _Segmenter(fusion, live, analyze(fusion, live)).run()
+    return _Segmenter(fusion, live, analyze(fusion, live, units)).run()
 
 
 def live_exprs(fusion: Fusion) -> list[Expr]:
@@ -81,6 +108,30 @@ def tensor_ins(expr: Expr) -> list[TensorView]:
     return [v for v in expr.ins if isinstance(v, TensorView)]
 
 
+def tensor_outs(expr: Expr) -> list[TensorView]:
+    """The tensor results of an expression."""
+    return [v for v in expr.outs if isinstance(v, TensorView)]
+
+
+def base_of(tv: TensorView) -> TensorView:
+    """The tensor that `tv` addresses through transparent expressions; `tv` itself if there are none."""
+    expr = tv.definition()
+    while expr is not None and expr.op in TRANSPARENT:
+        tv = tensor_ins(expr)[0]
+        expr = tv.definition()
+    return tv
+
+
+def _chain_ops(tv: TensorView) -> list[str]:
+    """The transparent ops between `tv` and its base."""
+    ops = []
+    expr = tv.definition()
+    while expr is not None and expr.op in TRANSPARENT:
+        ops.append(expr.op)
+        expr = tensor_ins(expr)[0].definition()
+    return ops
+
+
 class _Segmenter:
     def __init__(self, fusion: Fusion, live: list[Expr], axes: AxisAnalysis) -> None:
         self.fusion = fusion
@@ -89,98 +140,113 @@ class _Segmenter:
         self.axes = axes
         self.inputs = {v for v in fusion.inputs() if isinstance(v, TensorView)}
         self.outputs = {v for v in fusion.outputs() if isinstance(v, TensorView)}
+        self.lazy = self._find_lazy()
+        self.views = self._find_views()
         self.users: dict[TensorView, list[Expr]] = {}
         for expr in self.exprs:
-            for tv in set(tensor_ins(expr)):
-                self.users.setdefault(tv, []).append(expr)
-        self.views = {tv for tv in self.outputs if self._is_view(tv)}
-        self.lazy: set[Expr] = set()
+            if expr.op not in TRANSPARENT or self._must_store(expr):
+                for tv in {base_of(tv) for tv in tensor_ins(expr)}:
+                    self.users.setdefault(tv, []).append(expr)
+        self.stored = {
+            tv for tv in self.outputs if tv not in self.views
+        } | set(self.views.values())
         self.segments: dict[int, Segment] = {}
         self.home: dict[Expr, int] = {}
         self.readers: dict[TensorView, set[int]] = {}
 
     def run(self) -> Plan:
-        self._find_lazy()
+        inline = self.lazy | {e for e in self.exprs if e.op in TRANSPARENT}
         for number, expr in enumerate(self.exprs):
-            if expr not in self.lazy or self._must_store(expr):
+            if expr not in inline or self._must_store(expr):
                 self._place(number, expr)
         segments = self._ordered()
-        stored: set[TensorView] = set()
+        materialized: set[TensorView] = set()
         for segment in segments:
             segment.outputs = [v for e in segment.exprs for v in self._escaping(segment, e)]
-            stored.update(segment.outputs)
-        return Plan(self.fusion, self.axes, segments, self.lazy, stored, self.views)
+            materialized.update(segment.outputs)
+        return Plan(self.fusion, self.axes, segments, inline, materialized, self.views)
 
-    def _is_view(self, tv: TensorView) -> bool:
-        """Whether `tv` is a fusion input under another shape only."""
-        expr = tv.definition()
-        while expr is not None and expr.op in _SHAPE_ONLY:
-            source = expr.ins[0]
-            if source in self.inputs and source not in self.fusion.aliases.values():
-                return tv not in self.fusion.aliases
-            expr = source.definition()
-        return False
+    # --- expressions without a loop nest ---
 
-    def _find_lazy(self) -> None:
-        """Mark the expressions that every reader evaluates for itself."""
+    def _find_lazy(self) -> set[Expr]:
+        """The expressions that every reader evaluates for itself."""
+        lazy: set[Expr] = set()
         cone: dict[TensorView, tuple[frozenset[TensorView], int]] = {
             tv: (frozenset((tv,)), 0) for tv in self.inputs
         }
         for expr in self.exprs:
-            if expr.op in REDUCTIONS or expr.op == "segment_set":
+            if expr.op in REDUCTIONS or expr.op == "segment_set" or is_library(expr):
                 continue
-            operands = [cone.get(tv) for tv in tensor_ins(expr)]
-            known = [c for c in operands if c is not None]
-            if len(known) < len(operands):
+            known = [cone[tv] for tv in tensor_ins(expr) if tv in cone]
+            if len(known) < len(tensor_ins(expr)):
                 continue
-            leaves = frozenset().union(*(c[0] for c in known))
-            cost = sum(c[1] for c in known) + (expr.op not in _SHAPE_ONLY)
+            leaves: frozenset[TensorView] = frozenset().union(*(c[0] for c in known))
+            cost = sum(c[1] for c in known) + (expr.op not in TRANSPARENT)
             if len(leaves) <= 1 and cost <= _LAZY_OPS:
-                self.lazy.add(expr)
-                cone[expr.outs[0]] = (leaves, cost)  # type: ignore[index]
+                lazy.add(expr)
+                for out in tensor_outs(expr):
+                    cone[out] = (leaves, cost)
+        return lazy
+
+    def _find_views(self) -> dict[TensorView, TensorView]:
+        """Outputs that need no memory of their own, and the tensor whose memory they share."""
+        views = {}
+        written = set(self.fusion.aliases.values())
+        for tv in self.outputs:
+            base = base_of(tv)
+            if base is tv or base in written or tv in self.fusion.aliases:
+                continue
+            source = base.definition()
+            if source is None:
+                views[tv] = base
+            elif source not in self.lazy and "slice" not in _chain_ops(tv):
+                # A slice of a computed tensor is computed alone: its base may be far larger.
+                views[tv] = base
+        return views
 
     def _must_store(self, expr: Expr) -> bool:
-        """Whether a lazy expression is a fusion output that needs memory of its own."""
+        """Whether a lazy or transparent expression is a fusion output that needs memory of its own."""
         return any(out in self.outputs and out not in self.views for out in expr.outs)
+
+    # --- placing ---
 
     def _place(self, number: int, expr: Expr) -> None:
         """Give `expr` a segment: its own, merged with every neighbour that allows it."""
         own = self._make(number, expr)
+        if is_library(expr) or expr.op == "segment_set":
+            return
         for other in self._neighbours(expr, own):
             if other in self.segments and other != own.number and self._can_merge(own, other):
                 own = self._merge(self.segments[other], own)
 
     def _make(self, number: int, expr: Expr) -> Segment:
         walked: set[int] = set()
-        for tv in (*tensor_ins(expr), *(v for v in expr.outs if isinstance(v, TensorView))):
-            if not self._is_remap(expr, tv):
-                walked.update(a for a in self.axes.of(tv) if a is not None)
+        for out in tensor_outs(expr):
+            walked |= self.axes.walked(out)
         reduced: frozenset[int] = frozenset()
         if expr.op in REDUCTIONS:
             source = self.axes.of(tensor_ins(expr)[0])
+            walked |= self.axes.walked(tensor_ins(expr)[0])
             reduced = frozenset(
                 a for d, a in enumerate(source) if d in expr.attr("dims") and a is not None
             )
         segment = Segment(number, [expr], frozenset(walked), reduced, self._leaves(expr))
+        self.segments[number] = segment
         for producer in self._producers(expr):
             segment.ancestors |= self.segments[producer].ancestors | {producer}
-        self.segments[number] = segment
         self.home[expr] = number
         for tv in segment.leaves:
             self.readers.setdefault(tv, set()).add(number)
         return segment
 
-    def _is_remap(self, expr: Expr, tv: TensorView) -> bool:
-        return any(v is tv and (expr, i) in self.axes.remaps for i, v in enumerate(expr.ins))
-
     def _leaves(self, expr: Expr) -> set[TensorView]:
-        """Stored tensors that `expr` reads, directly or through lazy expressions."""
+        """Stored tensors that `expr` reads, directly or through inline expressions."""
         found: set[TensorView] = set()
         stack = tensor_ins(expr)
         while stack:
             tv = stack.pop()
             source = tv.definition()
-            if source is not None and source in self.lazy:
+            if source is not None and (source in self.lazy or source.op in TRANSPARENT):
                 stack.extend(tensor_ins(source))
             else:
                 found.add(tv)
@@ -188,61 +254,90 @@ class _Segmenter:
 
     def _producers(self, expr: Expr) -> list[int]:
         """Segments that `expr` reads from, latest first."""
-        homes = set()
-        for tv in self._leaves(expr):
-            source = tv.definition()
-            if source is not None:
-                homes.add(self.home[source])
-        return sorted(homes, reverse=True)
-
-    def _neighbours(self, expr: Expr, own: Segment) -> list[int]:
-        """Segments to try to merge with: producers first, then readers of the same tensors."""
-        if expr.op == "segment_set":
-            return []
-        near = self._producers(expr)
-        beside = {r for tv in self._leaves(expr) for r in self.readers.get(tv, ())}
-        return near + sorted(beside - set(near) - {own.number}, reverse=True)
-
-    def _can_merge(self, own: Segment, number: int) -> bool:
-        other = self.segments[number]
-        if other.reduced and own.reduced and other.reduced != own.reduced:
-            return False
-        if len(other.exprs) + len(own.exprs) > _MAX_EXPRS:
-            return False
-        if len(self._merged_leaves(own, other)) > _MAX_BUFFERS:
-            return False
-        if number not in own.ancestors and not self._may_sit_beside(own, other):
-            return False
-        return (
-            not self._has_boundary(other, own)
-            and self._domain_holds(own, other)
-            and self._is_acyclic(own, other)
-        )
-
-    def _merged_leaves(self, own: Segment, other: Segment) -> set[TensorView]:
-        """What the merged segment would read from memory."""
-        inside = (own.number, other.number)
-        return {tv for tv in own.leaves | other.leaves if self._home_of(tv) not in inside}
+        homes = {self._home_of(tv) for tv in self._leaves(expr)}
+        return sorted((h for h in homes if h is not None), reverse=True)
 
     def _home_of(self, tv: TensorView) -> int | None:
         source = tv.definition()
         return None if source is None else self.home.get(source)
 
-    def _has_boundary(self, other: Segment, own: Segment) -> bool:
-        """Whether a value crosses from `other` to `own` through segment_set or through other axes."""
+    def _neighbours(self, expr: Expr, own: Segment) -> list[int]:
+        """Segments to try to merge with: producers first, then readers of the same tensors."""
+        near = self._producers(expr)
+        beside = {r for tv in self._leaves(expr) for r in self.readers.get(tv, ())}
+        return near + sorted(beside - set(near) - {own.number}, reverse=True)
+
+    # --- merging ---
+
+    def _can_merge(self, own: Segment, number: int) -> bool:
+        other = self.segments[number]
+        if other.is_library or own.is_library or not self._is_acyclic(own, other):
+            return False
+        if len(other.exprs) + len(own.exprs) > _MAX_EXPRS:
+            return False
+        if len(self._merged_leaves(own, other)) > _MAX_BUFFERS:
+            return False
+        crossing = self._crossing(own, other)
+        if crossing == "boundary":
+            return False
+        if crossing == "resize":
+            return self._can_absorb(own, other)
+        if other.reduced and own.reduced and other.reduced != own.reduced:
+            return False
+        if crossing == "none" and not self._may_sit_beside(own, other):
+            return False
+        return self._domain_holds(own, other)
+
+    def _crossing(self, own: Segment, other: Segment) -> str:
+        """How values get from `other` to `own`: "none", "aligned" (walked by the same axes), "resize", or "boundary"."""
+        found = "none"
         for expr in own.exprs:
             for position, value in enumerate(expr.ins):
-                source = value.definition()
-                if source is not None and self.home.get(source) == other.number:
-                    if source.op == "segment_set" or (expr, position) in self.axes.remaps:
-                        return True
-        return False
+                if not isinstance(value, TensorView):
+                    continue
+                for tv, resized in self._paths(expr, position, value):
+                    if self._home_of(tv) != other.number:
+                        continue
+                    source = tv.definition()
+                    if source is not None and source.op == "segment_set":
+                        return "boundary"
+                    kind = "resize" if resized else "aligned"
+                    if found not in ("none", kind):
+                        return "boundary"
+                    found = kind
+        return found
+
+    def _paths(self, expr: Expr, position: int, tv: TensorView) -> list[tuple[TensorView, bool]]:
+        """Stored or placed tensors behind one operand, and whether their elements change position on the way."""
+        resized = expr.op in RESIZES or (expr, position) in self.axes.remaps
+        ops = _chain_ops(tv)
+        base = base_of(tv)
+        # Lazy chains read fusion inputs only, which no segment makes.
+        return [(base, resized or any(op in RESIZES for op in ops))]
+
+    def _can_absorb(self, own: Segment, other: Segment) -> bool:
+        """Whether all values of `other` are only asked for by `own`, so that they need no loops of their own."""
+        if other.reduced or other.number not in own.ancestors:
+            return False
+        inside = (own.number, other.number)
+        for expr in other.exprs:
+            for out in tensor_outs(expr):
+                if out in self.stored:
+                    return False
+                if any(self.home.get(u) not in inside for u in self.users.get(out, ())):
+                    return False
+        return True
 
     def _may_sit_beside(self, own: Segment, other: Segment) -> bool:
         """Segments that only share inputs are merged when they walk exactly the same axes."""
         return own.domain == other.domain and (
             own.reduced == other.reduced or not own.reduced or not other.reduced
         )
+
+    def _merged_leaves(self, own: Segment, other: Segment) -> set[TensorView]:
+        """What the merged segment would read from memory."""
+        inside = (own.number, other.number)
+        return {tv for tv in own.leaves | other.leaves if self._home_of(tv) not in inside}
 
     def _domain_holds(self, own: Segment, other: Segment) -> bool:
         """Rules 1 and 2 for the merged segment; a part whose domain stays as it was needs no second look."""
@@ -252,41 +347,40 @@ class _Segmenter:
         exprs = list(own.exprs)
         if other.domain != domain or other.reduced != reduced:
             exprs += other.exprs
-        return all(self._expr_holds(expr, domain, reduced, inside) for expr in exprs)
+        absorbed = own.absorbed | other.absorbed
+        return all(
+            self._expr_holds(e, domain, reduced, inside) for e in exprs if e not in absorbed
+        )
 
     def _expr_holds(
         self, expr: Expr, domain: frozenset[int], reduced: frozenset[int], inside: tuple[int, int]
     ) -> bool:
-        if expr.op in REDUCTIONS and self._walked(tensor_ins(expr)[0]) != domain:
+        if expr.op in REDUCTIONS and self.axes.walked(tensor_ins(expr)[0]) != domain:
             return False
-        for out in expr.outs:
-            if isinstance(out, TensorView) and self._walked(out) not in (domain, domain - reduced):
+        for out in tensor_outs(expr):
+            if self.axes.walked(out) not in (domain, domain - reduced):
                 users = self.users.get(out, [])
-                if out in self.outputs or any(self.home.get(u) not in inside for u in users):
+                if out in self.stored or any(self.home.get(u) not in inside for u in users):
                     return False
         return True
-
-    def _walked(self, tv: TensorView) -> frozenset[int]:
-        return frozenset(a for a in self.axes.of(tv) if a is not None)
 
     def _is_acyclic(self, own: Segment, other: Segment) -> bool:
         """Rule 3: no third segment lies on a path between the two."""
         for first, last in ((own, other), (other, own)):
-            if any(
-                first.number in self.segments[c].ancestors
-                for c in last.ancestors
-                if c != first.number
-            ):
+            between = (self.segments[c] for c in last.ancestors if c != first.number)
+            if any(first.number in segment.ancestors for segment in between):
                 return False
         return True
 
     def _merge(self, into: Segment, own: Segment) -> Segment:
         """Merge `own` into `into`; ancestors of all other segments stay right."""
         leaves = self._merged_leaves(own, into)
+        absorbs = self._crossing(own, into) == "resize"
         for tv in (own.leaves | into.leaves) - leaves:
             self.readers.pop(tv, None)
+        into.absorbed |= own.absorbed | (set(into.exprs) if absorbs else set())
+        into.domain = own.domain if absorbs else into.domain | own.domain
         into.exprs += own.exprs
-        into.domain |= own.domain
         into.reduced |= own.reduced
         into.leaves = leaves
         into.ancestors = (into.ancestors | own.ancestors) - {into.number, own.number}
@@ -302,19 +396,17 @@ class _Segmenter:
                 segment.ancestors |= into.ancestors | {into.number}
         return into
 
+    # --- results ---
+
     def _escaping(self, segment: Segment, expr: Expr) -> Iterable[TensorView]:
         """Outputs of `expr` that something outside its segment reads."""
-        for out in expr.outs:
-            if isinstance(out, TensorView) and self._leaves_segment(segment, out):
+        for out in tensor_outs(expr):
+            if out in self.stored:
                 yield out
-
-    def _leaves_segment(self, segment: Segment, out: TensorView) -> bool:
-        if out in self.outputs and out not in self.views:
-            return True
-        expr = out.definition()
-        if expr in self.lazy:
-            return False
-        return any(self.home.get(user) != segment.number for user in self.users.get(out, ()))
+            elif expr not in self.lazy and any(
+                self.home.get(user) != segment.number for user in self.users.get(out, ())
+            ):
+                yield out
 
     def _ordered(self) -> list[Segment]:
         """Segments in topological order."""

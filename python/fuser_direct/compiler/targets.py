@@ -66,7 +66,10 @@ class CudaTarget:
         text = cuda.emit(kernel, item.schedule)
         image = build_cuda.build(text, kernel.name, self.device.arch, self.options)
         handle = _ext.CudaKernel(image, kernel.name)
-        return CompiledKernel(kernel.name, "cuda", self.device.arch, text, item.scheduler, handle)
+        shared = cuda.shared_bytes(kernel, item.schedule)
+        return CompiledKernel(
+            kernel.name, "cuda", self.device.arch, text, item.scheduler, handle, shared
+        )
 
 
 @functools.cache

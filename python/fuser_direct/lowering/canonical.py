@@ -13,6 +13,7 @@ from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import (
     CAST,
     DYNAMIC,
+    GATHER,
     INDEX,
     LOAD,
     PARAM,
@@ -204,9 +205,10 @@ def _levels(
     varies: list[bool] = []
     level: list[int] = []
     for node in nodes:
-        if node.op == LOAD:
+        if node.op in (LOAD, GATHER):
             assert isinstance(node.attr, int)
             moves = any(buffers[node.attr].strides[a] for a in inner)
+            moves = moves or any(varies[a] for a in node.args)
         elif node.op == INDEX:
             moves = node.attr in inner
         else:
@@ -274,7 +276,7 @@ def _partial_kernel(
         arguments.append(Argument(workspace, (dense[0], *strides)))
     nodes = []
     for number, node in enumerate(kernel.nodes):
-        if node.op == LOAD:
+        if node.op in (LOAD, GATHER):
             node = replace(node, attr=renumber[node.attr])  # type: ignore[index]
         elif node.op == INDEX:
             node = replace(node, attr=node.attr + 1)  # type: ignore[operator]
@@ -336,7 +338,7 @@ def _finish_kernel(
     keep = _reachable(shifted, [n for _, n in row_stores])
     compacted, numbers = _compact(shifted, keep)
     used = sorted(
-        {n.attr for n in compacted if n.op == LOAD and isinstance(n.attr, int)}
+        {n.attr for n in compacted if n.op in (LOAD, GATHER) and isinstance(n.attr, int)}
         | {b for b, _ in row_stores}
     )
     compacted = [

@@ -1,8 +1,8 @@
 """The value graph of one segment: SSA nodes over the fusion's axes, before axes are ordered and merged.
 
-Values are asked for by (tensor, axes): which axis walks each of its dimensions. Walking backwards from what the segment stores
-brings in just what is needed, evaluates lazy expressions again where they are read, and lets one tensor be read
-through several axis maps (`x + transpose(x)`).
+Values are asked for by (tensor, index of each dimension, guard). Walking backwards from what the segment stores brings in just
+what is needed, evaluates inline expressions again where they are read, and lets one tensor be read through several index
+maps (`x + transpose(x)`, the halves of a rotary embedding, the pieces of a concatenation).
 """
 
 from __future__ import annotations
@@ -12,14 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuser_direct.compiler.axes import AxisMap, is_unit
-from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.compiler.axes import REDUCTIONS
+from fuser_direct.compiler.segment import TRANSPARENT, Plan, Segment
 from fuser_direct.dtypes import COMPONENT, INFO
 from fuser_direct.enums import DataType
 from fuser_direct.ir.fusion import Expr, TensorView, Val
-from fuser_direct.ir.kernel import CAST, CONST, INDEX, LOAD, PARAM, REDUCE, Node
+from fuser_direct.ir.kernel import CAST, CONST, GATHER, INDEX, LOAD, PARAM, REDUCE, Node
+from fuser_direct.lowering.index import (
+    Guard,
+    Index,
+    IndexMap,
+    Looked,
+    Quotient,
+    Total,
+    address,
+    as_linear,
+    reshaped,
+    shift,
+)
 
-Key = tuple[Val, AxisMap]
+Key = tuple[Val, IndexMap, Guard]
 Constant = bool | int | float | complex
 
 
@@ -34,13 +46,19 @@ class ScalarSource:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor in memory as a segment addresses it: strides in elements by axis; axes of stride 0 are left out."""
+    """A tensor in memory as a segment addresses it: strides in elements by axis; axes of stride 0 are left out.
+
+    offset_elems: from the tensor's first element to the one at index 0 of all axes. alignment_bytes: largest power of two up to
+    64 that divides that element's address. is_conditional: some loads of it are guarded or at computed places.
+    """
 
     tensor: TensorView | None
     dtype: DataType
     strides: tuple[tuple[int, int], ...]
     is_output: bool
     alignment_bytes: int = 64
+    offset_elems: int = 0
+    is_conditional: bool = False
 
 
 @dataclass
@@ -91,17 +109,44 @@ class Memory:
         """Extent of an axis."""
         raise NotImplementedError
 
+    def sizes(self, tensor: TensorView) -> tuple[int, ...]:
+        """Extents of all dimensions of a tensor."""
+        raise NotImplementedError
+
+    def integer(self, value: Val) -> int:
+        """The value of a scalar that an extent or a position depends on."""
+        raise NotImplementedError
+
 
 def build(plan: Plan, segment: Segment, memory: Memory) -> Graph:
     """The value graph of `segment`."""
     return _Builder(plan, segment, memory).run()
 
 
+def view_of(plan: Plan, memory: Memory, tv: TensorView) -> tuple[list[int], int] | None:
+    """(strides, offset in elements) of a transparent tensor within its base's memory, or None if no strides express it."""
+    builder = _Builder(plan, Segment(-1, [], frozenset(), frozenset()), memory)
+    index: IndexMap = plan.axes.of(tv)
+    base = tv
+    while (expr := base.definition()) is not None and expr.op in TRANSPARENT:
+        base, index, _ = builder._operand_keys(expr, index, ())[0]  # type: ignore[assignment]
+    by_axis, offset, computed = address(index, memory.strides(base), memory.sizes(base))
+    if computed:
+        return None
+    strides: list[int] = []
+    dense = 1
+    for axis, size in zip(reversed(plan.axes.of(tv)), reversed(memory.sizes(tv)), strict=True):
+        # A dimension of one element has no stride of its own; give it the one a dense tensor would have.
+        strides.append(dense if axis is None or size == 1 else by_axis.get(axis, 0))
+        dense = max(dense, strides[-1] * size)
+    return strides[::-1], offset
+
+
 class _Builder:
     def __init__(self, plan: Plan, segment: Segment, memory: Memory) -> None:
         self.plan = plan
         self.segment = segment
-        self.inside = set(segment.exprs) | plan.lazy
+        self.inside = set(segment.exprs) | plan.inline
         self.memory = memory
         self.graph = Graph()
         self.memo: dict[Key, int] = {}
@@ -111,13 +156,14 @@ class _Builder:
         for tv in self.segment.outputs:
             axes = self.plan.axes.of(tv)
             node = self.value(tv, axes)
-            operand = self._operand(tv, axes, is_output=True)
+            operand, _ = self._operand(tv, axes, is_output=True)
             self.graph.stores.append((operand, node))
         return self.graph
 
-    def value(self, val: Val, axes: AxisMap) -> int:
-        """The node of `val` walked by `axes`; dependencies first, without recursion (chains can be long)."""
-        stack = [(val, axes)]
+    def value(self, val: Val, index: IndexMap, guard: Guard = ()) -> int:
+        """The node of `val` at `index`; dependencies first, without recursion (chains can be long)."""
+        first: Key = (val, index, guard)
+        stack = [first]
         while stack:
             key = stack[-1]
             if key not in self.memo:
@@ -127,7 +173,7 @@ class _Builder:
                     continue
                 self.memo[key] = self._build(key)
             stack.pop()
-        return self.memo[val, axes]
+        return self.memo[first]
 
     def add(self, op: str, args: Sequence[int], dtype: DataType, attr: Any = None) -> int:
         """The node with these fields; equal nodes are one (constants are told apart by their bits)."""
@@ -151,72 +197,153 @@ class _Builder:
         return self.add(CONST, (), dtype, value)
 
     def _dependencies(self, key: Key) -> list[Key]:
-        """The (value, axes) pairs that `key` is computed from."""
-        val, axes = key
+        """The values that `key` is computed from."""
+        val, index, guard = key
+        needed = [key for i in index for key in _looked(i)]
+        needed += [key for i, _ in guard for key in _looked(i)]
         if not isinstance(val, TensorView):
             known = self.memory.scalar(val)
             expr = val.definition()
-            return [] if known is not None or expr is None else [(v, ()) for v in expr.ins]
+            return [] if known is not None or expr is None else [(v, (), ()) for v in expr.ins]
         expr = val.definition()
-        if self._is_load(val) or expr is None:
-            return []
-        return [(v, self._operand_axes(expr, v, axes)) for v in _walked_ins(expr)]
+        if expr is None or self._is_load(val):
+            return needed
+        return needed + self._operand_keys(expr, index, guard)
 
     def _is_load(self, tv: TensorView) -> bool:
         expr = tv.definition()
         return expr is None or expr not in self.inside
 
-    def _operand_axes(self, expr: Expr, val: Val, axes: AxisMap) -> AxisMap:
-        """Axes that walk operand `val` when the output of `expr` is walked by `axes`."""
-        if not isinstance(val, TensorView):
-            return ()
-        rule = _AXIS_RULES.get(expr.op)
+    def _operand_keys(self, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+        """What an expression reads for its result at `index`, in the order of its operands."""
+        rule = _OPERAND_RULES.get(expr.op)
         if rule is not None:
-            return rule(self, expr, val, axes)
+            return rule(self, expr, index, guard)
+        return [
+            (v, self._aligned(v, index), guard) if isinstance(v, TensorView) else (v, (), ())
+            for v in expr.ins
+        ]
+
+    def _aligned(self, tv: TensorView, index: IndexMap) -> IndexMap:
+        """The index of an operand that broadcasts to its consumer: 0 where it has extent 1."""
         return tuple(
-            None if is_unit(domain) else axis
-            for domain, axis in zip(val.logical, axes, strict=True)
+            None if axis is None else i
+            for axis, i in zip(self.plan.axes.of(tv), index, strict=True)
         )
 
-    def _reduction_axes(self, expr: Expr, val: TensorView, axes: AxisMap) -> AxisMap:
-        dims = expr.attr("dims")
-        kept = iter(axes)
-        own = self.plan.axes.of(val)
-        return tuple(own[d] if d in dims else next(kept) for d in range(len(own)))
-
     def _build(self, key: Key) -> int:
-        val, axes = key
+        val, index, guard = key
         if not isinstance(val, TensorView):
             return self._scalar(val)
         if self._is_load(val):
-            return self._load(val, axes)
+            return self._load(val, index, guard)
         expr = val.definition()
         assert expr is not None
+        args = [self.memo[k] for k in self._operand_keys(expr, index, guard)]
         builder = _BUILDERS.get(expr.op)
         if builder is not None:
-            return builder(self, expr, val, axes)
-        return self._pointwise(
-            expr, [self.memo[v, self._operand_axes(expr, v, axes)] for v in expr.ins]
-        )
+            return builder(self, expr, val, index, args)
+        return self._pointwise(expr, args)
 
-    def _load(self, tv: TensorView, axes: AxisMap) -> int:
+    # --- memory ---
+
+    def _load(self, tv: TensorView, index: IndexMap, guard: Guard) -> int:
         position = self.memory.host_item(tv)
         if position is not None:
             return self._param(ScalarSource("item", position), tv.dtype_)
-        return self.add(LOAD, (), tv.dtype_, self._operand(tv, axes, is_output=False))
+        if 0 in self.memory.sizes(tv):
+            # No element is ever asked for, but a load that no loop encloses would still touch memory.
+            return self.cast(self._constant(0, DataType.Int), tv.dtype_)
+        operand, computed = self._operand(tv, index, is_output=False, is_guarded=bool(guard))
+        predicate = () if not guard else (self._predicate(guard),)
+        if not computed:
+            return self.add(LOAD, predicate, tv.dtype_, operand)
+        offset = self._sum(computed, 0)
+        return self.add(GATHER, (offset, *predicate), tv.dtype_, operand)
 
-    def _operand(self, tv: TensorView, axes: AxisMap, is_output: bool) -> int:
-        strides: dict[int, int] = {}
-        for axis, stride in zip(axes, self.memory.strides(tv), strict=True):
-            if axis is not None and stride != 0 and self.memory.extent(axis) != 1:
-                strides[axis] = strides.get(axis, 0) + stride
+    def _operand(
+        self, tv: TensorView, index: IndexMap, is_output: bool, is_guarded: bool = False
+    ) -> tuple[int, tuple[tuple[Index, int], ...]]:
+        """(number of the memory operand, the parts of its address that the kernel computes)."""
+        by_axis, constant, computed = address(
+            index, self.memory.strides(tv), self.memory.sizes(tv)
+        )
+        strides = tuple(
+            (axis, stride)
+            for axis, stride in by_axis.items()
+            if stride != 0 and self.memory.extent(axis) != 1
+        )
+        alignment = self.memory.alignment(tv)
+        shifted = constant * INFO[tv.dtype_].itemsize_bytes
         operand = Operand(
-            tv, tv.dtype_, tuple(strides.items()), is_output, self.memory.alignment(tv)
+            tv,
+            tv.dtype_,
+            strides,
+            is_output,
+            math.gcd(alignment, shifted) if shifted else alignment,
+            constant,
+            is_guarded or bool(computed),
         )
         if operand in self.graph.operands:
-            return self.graph.operands.index(operand)
+            return self.graph.operands.index(operand), computed
         self.graph.operands.append(operand)
-        return len(self.graph.operands) - 1
+        return len(self.graph.operands) - 1, computed
+
+    # --- computed indices ---
+
+    def _size_param(self, value: int) -> int:
+        """A number that follows from sizes: an argument, so that the kernel serves other sizes too."""
+        return self._param(ScalarSource("value", value=value), DataType.Int)
+
+    def _index(self, index: Index) -> int:
+        """The node of an index, an Int."""
+        if isinstance(index, Looked):
+            node = self.memo[index.value, index.axes, index.guard]
+            return self.cast(node, DataType.Int)
+        if isinstance(index, Quotient):
+            node = self._index(index.base)
+            if index.divisor != 1:
+                node = self.add("div", (node, self._size_param(index.divisor)), DataType.Int)
+            if index.modulus:
+                node = self.add("mod", (node, self._size_param(index.modulus)), DataType.Int)
+            return node
+        if isinstance(index, Total):
+            return self._sum(index.parts, index.constant)
+        linear = as_linear(index)
+        assert linear is not None
+        return self._sum([(axis, weight) for axis, weight in linear.terms], linear.constant)
+
+    def _axis(self, axis: int) -> int:
+        if self.memory.extent(axis) == 1:
+            return self._constant(0, DataType.Int)
+        return self.add(INDEX, (), DataType.Int, axis)
+
+    def _sum(self, parts: Sequence[tuple[Index, int]], constant: int) -> int:
+        total: int | None = None
+        for index, weight in parts:
+            node = self._axis(index) if isinstance(index, int) else self._index(index)
+            if weight != 1:
+                node = self.add("mul", (node, self._size_param(weight)), DataType.Int)
+            total = node if total is None else self.add("add", (total, node), DataType.Int)
+        if total is None:
+            return self._size_param(constant) if constant else self._constant(0, DataType.Int)
+        if constant:
+            total = self.add("add", (total, self._size_param(constant)), DataType.Int)
+        return total
+
+    def _predicate(self, guard: Guard) -> int:
+        """The node that says whether all conditions of a guard hold."""
+        result: int | None = None
+        for index, extent in guard:
+            node = self._index(index)
+            for op, bound in (("ge", self._constant(0, DataType.Int)), ("lt", self._size_param(extent))):
+                test = self.add(op, (node, bound), DataType.Bool)
+                if result is None:
+                    result = test
+                else:
+                    result = self.add("logical_and", (result, test), DataType.Bool)
+        assert result is not None
+        return result
 
     def _scalar(self, val: Val) -> int:
         known = self.memory.scalar(val)
@@ -229,7 +356,7 @@ class _Builder:
             return self._param(ScalarSource("value", value=known), val.dtype_)
         expr = val.definition()
         assert expr is not None
-        return self._pointwise(expr, [self.memo[v, ()] for v in expr.ins])
+        return self._pointwise(expr, [self.memo[v, (), ()] for v in expr.ins])
 
     def _param(self, source: ScalarSource, dtype: DataType) -> int:
         entries = list(zip(self.graph.scalars, self.graph.scalar_dtypes, strict=True))
@@ -251,78 +378,207 @@ class _Builder:
         ]
         return self.add(expr.op, typed, dtype)
 
-    def _forward(self, expr: Expr, val: TensorView, axes: AxisMap) -> int:
-        source = expr.ins[0]
-        return self.memo[source, self._operand_axes(expr, source, axes)]
+    # --- builders: the node of a result from those of its operands ---
 
-    def _reduce(self, expr: Expr, val: TensorView, axes: AxisMap) -> int:
-        return self.add(REDUCE, (self._forward(expr, val, axes),), val.dtype_, expr.op)
+    def _forward(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        return args[0]
 
-    def _welford(self, expr: Expr, val: TensorView, axes: AxisMap) -> int:
+    def _reduce(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        return self.add(REDUCE, (args[0],), val.dtype_, expr.op)
+
+    def _welford(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
         """Mean, then the sum of squared deviations from it: two walks, exact to rounding for any offset."""
-        x = self._forward(expr, val, axes)
+        x = args[0]
         mean_tv, _, count_tv = expr.outs
         kind = mean_tv.dtype_
-        source = self.plan.axes.of(expr.ins[0])  # type: ignore[arg-type]
-        count = 1
-        for d in expr.attr("dims"):
-            axis = source[d]
-            count *= 1 if axis is None else self.memory.extent(axis)
+        source = expr.ins[0]
+        assert isinstance(source, TensorView)
+        sizes = self.memory.sizes(source)
+        count = math.prod(sizes[d] for d in expr.attr("dims"))
         if val is count_tv:
             return self._param(ScalarSource("value", value=count), val.dtype_)
+        real = COMPONENT.get(kind, kind)
         total = self.add(REDUCE, (x,), kind, "sum")
-        divisor = self.cast(
-            self._param(ScalarSource("value", value=float(count)), _real(kind)), kind
-        )
+        divisor = self.cast(self._param(ScalarSource("value", value=float(count)), real), kind)
         mean = self.add("div", (total, divisor), kind)
         if val is mean_tv:
             return mean
         centred = self.add("sub", (x, mean), kind)
-        if kind is not _real(kind):
-            centred = self.add("abs", (centred,), _real(kind))
-        square = self.add("mul", (centred, centred), _real(kind))
+        if kind is not real:
+            centred = self.add("abs", (centred,), real)
+        square = self.add("mul", (centred, centred), real)
         return self.add(REDUCE, (self.cast(square, val.dtype_),), val.dtype_, "sum")
 
-    def _full(self, expr: Expr, val: TensorView, axes: AxisMap) -> int:
-        return self.cast(self.memo[expr.ins[0], ()], val.dtype_)
+    def _full(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        return self.cast(args[0], val.dtype_)
 
-    def _iota(self, expr: Expr, val: TensorView, axes: AxisMap) -> int:
-        start, step = (self.cast(self.memo[v, ()], val.dtype_) for v in expr.ins[1:3])
-        if axes[0] is None or self.memory.extent(axes[0]) == 1:
+    def _iota(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        start, step = (self.cast(arg, val.dtype_) for arg in args)
+        if index[0] is None:
             return start
-        index = self.add(INDEX, (), DataType.Int, axes[0])
-        scaled = self.add("mul", (self.cast(index, val.dtype_), step), val.dtype_)
+        scaled = self.add("mul", (self.cast(self._index(index[0]), val.dtype_), step), val.dtype_)
         return self.add("add", (start, scaled), val.dtype_)
 
+    def _pad(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        fill = self.cast(args[1], val.dtype_)
+        conditions = self._pad_guard(expr, index)
+        if not conditions:
+            return args[0]
+        return self.add("where", (self._predicate(conditions), args[0], fill), val.dtype_)
 
-def _walked_ins(expr: Expr) -> Sequence[Val]:
-    """Operands that take part in a kernel: shapes and lengths are known to the host."""
-    if expr.op in ("full", "expand"):
-        return expr.ins[:1]
-    return expr.ins[1:3] if expr.op == "iota" else expr.ins
+    def _cat(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        """Each piece where its part of the dimension is; the last one stands where no other does."""
+        dim = expr.attr("dim")
+        result = args[-1]
+        ends = self._cat_ends(expr)
+        for piece in range(len(args) - 2, -1, -1):
+            bound = self._size_param(ends[piece])
+            is_before = self.add("lt", (self._index(index[dim]), bound), DataType.Bool)
+            result = self.add("where", (is_before, args[piece], result), val.dtype_)
+        return result
+
+    def _cat_ends(self, expr: Expr) -> list[int]:
+        """Where each piece of a concatenation ends."""
+        ends = []
+        end = 0
+        for val in expr.ins:
+            assert isinstance(val, TensorView)
+            end += self.memory.sizes(val)[expr.attr("dim")]
+            ends.append(end)
+        return ends
+
+    def _pad_guard(self, expr: Expr, index: IndexMap) -> Guard:
+        """Conditions under which a padded tensor shows its operand; widths are operands, (left, right) a dimension."""
+        source = expr.ins[0]
+        assert isinstance(source, TensorView)
+        sizes = self.memory.sizes(source)
+        conditions = []
+        for dim, size in enumerate(sizes):
+            left, right = (self.memory.integer(v) for v in expr.ins[2 + 2 * dim : 4 + 2 * dim])
+            if left > 0 or right > 0:
+                conditions.append((shift(index[dim], -left), size))
+        return tuple(conditions)
 
 
-def _permute_axes(builder: _Builder, expr: Expr, val: TensorView, axes: AxisMap) -> AxisMap:
+# --- where operands are read -----------------------------------------------------------------------
+
+
+def _looked(index: Index) -> list[Key]:
+    """The index tensors behind an index."""
+    if isinstance(index, Looked):
+        return [(index.value, index.axes, index.guard)]
+    if isinstance(index, Quotient):
+        return _looked(index.base)
+    if isinstance(index, Total):
+        return [key for part, _ in index.parts for key in _looked(part)]
+    return []
+
+
+def _source(expr: Expr, position: int = 0) -> TensorView:
+    val = expr.ins[position]
+    assert isinstance(val, TensorView)
+    return val
+
+
+def _permute_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
     dims = expr.attr("dims")
-    return tuple(axes[dims.index(d)] for d in range(len(dims)))
+    return [(expr.ins[0], tuple(index[dims.index(d)] for d in range(len(dims))), guard)]
 
 
-def _broadcast_axes(builder: _Builder, expr: Expr, val: TensorView, axes: AxisMap) -> AxisMap:
-    return tuple(axis for flag, axis in zip(expr.attr("flags"), axes, strict=True) if not flag)
+def _broadcast_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    flags = expr.attr("flags")
+    kept = tuple(i for flag, i in zip(flags, index, strict=True) if not flag)
+    return [(expr.ins[0], kept, guard)]
 
 
-def _squeeze_axes(builder: _Builder, expr: Expr, val: TensorView, axes: AxisMap) -> AxisMap:
+def _squeeze_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
     # A squeezed expanded dimension has one value at all its points; index 0 stands for them.
-    kept = iter(axes)
+    kept = iter(index)
     dims = expr.attr("dims")
-    return tuple(None if d in dims else next(kept) for d in range(len(val.logical)))
+    full = tuple(None if d in dims else next(kept) for d in range(_source(expr).ndim))
+    return [(expr.ins[0], full, guard)]
 
 
-def _expand_axes(builder: _Builder, expr: Expr, val: TensorView, axes: AxisMap) -> AxisMap:
-    own = axes[len(axes) - len(val.logical) :]
-    return tuple(
-        None if is_unit(domain) else axis for domain, axis in zip(val.logical, own, strict=True)
-    )
+def _expand_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    source = _source(expr)
+    return [(source, builder._aligned(source, index[len(index) - source.ndim :]), guard)]
+
+
+def _reduction_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    dims = expr.attr("dims")
+    kept = iter(index)
+    own = builder.plan.axes.of(_source(expr))
+    return [(expr.ins[0], tuple(own[d] if d in dims else next(kept) for d in range(len(own))), guard)]
+
+
+def _factory_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    return [(v, (), ()) for v in (expr.ins[:1] if expr.op == "full" else expr.ins[1:3])]
+
+
+def _reshape_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    source = _source(expr)
+    sizes = builder.memory.sizes(_tensor(expr.outs[0]))
+    return [(source, reshaped(index, sizes, builder.memory.sizes(source)), guard)]
+
+
+def _slice_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    source = _source(expr)
+    starts = (builder.memory.integer(v) for v in expr.ins[1 : 1 + source.ndim])
+    return [(source, tuple(shift(i, s) for i, s in zip(index, starts, strict=True)), guard)]
+
+
+def _pad_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    source = _source(expr)
+    lefts = (builder.memory.integer(v) for v in expr.ins[2 : 2 + 2 * source.ndim : 2])
+    moved = tuple(shift(i, -left) for i, left in zip(index, lefts, strict=True))
+    return [
+        (source, moved, (*guard, *builder._pad_guard(expr, index))),
+        (expr.ins[1], (), ()),
+    ]
+
+
+def _cat_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    dim = expr.attr("dim")
+    ends = builder._cat_ends(expr)
+    keys: list[Key] = []
+    start = 0
+    for val, end in zip(expr.ins, ends, strict=True):
+        assert isinstance(val, TensorView)
+        moved = list(builder._aligned(val, tuple(None if d == dim else i for d, i in enumerate(index))))
+        moved[dim] = shift(index[dim], -start)
+        keys.append((val, tuple(moved), (*guard, (moved[dim], end - start))))
+        start = end
+    return keys
+
+
+def _by_index_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    """index_select, select, gather, take_along_axis: dimension `dim` is at the value of the index."""
+    source, chooser, dim = _source(expr), expr.ins[1], expr.attr("dim")
+    full = list(index)
+    if expr.op == "select":
+        full.insert(dim, None)
+    where: IndexMap = ()
+    if isinstance(chooser, TensorView) and chooser.ndim:
+        at_dim = tuple(i if d == dim else None for d, i in enumerate(full))
+        where = builder._aligned(chooser, at_dim if expr.op == "index_select" else tuple(index))
+    position = Looked(chooser, where, guard if isinstance(chooser, TensorView) else ())
+    full[dim] = None
+    if expr.op == "gather":
+        moved = list(full)
+    else:
+        moved = list(builder._aligned(source, tuple(full)))
+    moved[dim] = position
+    # An index outside the tensor reads nothing and gives zero.
+    inside = (position, builder.memory.sizes(source)[dim])
+    return [
+        (source, tuple(moved), (*guard, inside)),
+        (chooser, position.axes, position.guard),
+    ]
+
+
+def _tensor(val: Val) -> TensorView:
+    assert isinstance(val, TensorView)
+    return val
 
 
 def _folds(value: Any, dtype: DataType) -> bool:
@@ -345,26 +601,34 @@ def _converted(value: Any, dtype: DataType) -> Any:
     return bool(value) if kind == "bool" else int(value)
 
 
-def _real(dtype: DataType) -> DataType:
-    return COMPONENT.get(dtype, dtype)
-
-
-_AxisRule = Callable[[_Builder, Expr, TensorView, AxisMap], AxisMap]
-_AXIS_RULES: dict[str, _AxisRule] = {
-    "permute": _permute_axes,
-    "broadcast": _broadcast_axes,
-    "squeeze": _squeeze_axes,
-    "expand": _expand_axes,
-    **dict.fromkeys(("sum", "prod", "max", "min", "welford"), _Builder._reduction_axes),
+_OperandRule = Callable[[_Builder, Expr, IndexMap, Guard], list[Key]]
+_OPERAND_RULES: dict[str, _OperandRule] = {
+    "permute": _permute_keys,
+    "broadcast": _broadcast_keys,
+    "squeeze": _squeeze_keys,
+    "expand": _expand_keys,
+    "reshape": _reshape_keys,
+    "slice": _slice_keys,
+    "pad": _pad_keys,
+    "cat": _cat_keys,
+    "full": _factory_keys,
+    "iota": _factory_keys,
+    **dict.fromkeys(REDUCTIONS, _reduction_keys),
+    **dict.fromkeys(("index_select", "select", "gather", "take_along_axis"), _by_index_keys),
 }
-_NodeBuilder = Callable[[_Builder, Expr, TensorView, AxisMap], int]
+_NodeBuilder = Callable[[_Builder, Expr, TensorView, IndexMap, list[int]], int]
 _BUILDERS: dict[str, _NodeBuilder] = {
     **dict.fromkeys(
-        ("set", "segment_set", "stride_order", "permute", "broadcast", "squeeze", "expand"),
+        (
+            "set", "segment_set", "stride_order", "permute", "broadcast", "squeeze", "expand", "reshape",
+            "slice", "index_select", "select", "gather", "take_along_axis",
+        ),
         _Builder._forward,
     ),
     **dict.fromkeys(("sum", "prod", "max", "min"), _Builder._reduce),
     "welford": _Builder._welford,
     "full": _Builder._full,
     "iota": _Builder._iota,
+    "pad": _Builder._pad,
+    "cat": _Builder._cat,
 }

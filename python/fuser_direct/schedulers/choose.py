@@ -14,9 +14,11 @@ from fuser_direct.schedulers.contract import (
 )
 from fuser_direct.schedulers.cuda_pointwise import CudaPointwiseScheduler
 from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler, CudaRowScheduler
+from fuser_direct.schedulers.cuda_transpose import CudaTransposeScheduler
 
 # In order of priority: the first that accepts a kernel schedules it.
 CUDA_SCHEDULERS: tuple[CudaScheduler, ...] = (
+    CudaTransposeScheduler(),
     CudaPointwiseScheduler(),
     CudaRowScheduler(),
     CudaColumnScheduler(),

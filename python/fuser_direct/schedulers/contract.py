@@ -47,7 +47,6 @@ class CudaLaunch:
 
     grid: Dim3
     block: Dim3
-    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

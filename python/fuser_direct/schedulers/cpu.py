@@ -11,7 +11,7 @@ from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
-from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, round_up
+from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
 
 # Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after idling.
 _GRAIN_BYTES = 1 << 20
@@ -19,6 +19,7 @@ _GRAIN_BYTES = 1 << 20
 _HEAVY_BYTES = 8
 # Outputs of this size and more bypass the caches (measured 1.3 to 2 times faster; below, the reader pays).
 _STREAMING_BYTES = 8 << 20
+# The same for all sizes, so that new sizes find their kernels built.
 _POINTWISE_BLOCK = 4096
 _COLUMN_BLOCK = 512
 # Parts of a split reduction: elements of a row, rows of a column.
@@ -44,7 +45,7 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
     )
     inner = lowered.extents[-1]
     if not kernel.reduction_axes:
-        block = min(_POINTWISE_BLOCK, max(round_up(inner, 64), 64))
+        block = _POINTWISE_BLOCK
         items = ceil_div(inner, block) * _outer(lowered)
         return _scheduled(
             lowered, SchedulerType.pointwise, CpuPointwise(block, streaming), items, f"blocks of {block}"
@@ -53,7 +54,7 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
     if kernel.axes[-1] == "r":
         kind = SchedulerType.inner_persistent if is_staged else SchedulerType.reduction
         return _scheduled(lowered, kind, CpuRow(streaming), lowered.rows, "a row an item")
-    block = min(_COLUMN_BLOCK, max(round_up(inner, 64), 64))
+    block = _COLUMN_BLOCK
     kind = SchedulerType.outer_persistent if is_staged else SchedulerType.reduction
     items = ceil_div(inner, block) * _outer(lowered)
     return _scheduled(lowered, kind, CpuColumn(block, streaming), items, f"{block} columns an item")

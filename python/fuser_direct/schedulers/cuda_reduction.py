@@ -156,7 +156,8 @@ def split_chunk(lowered: Lowered, device: CudaDevice) -> int:
         blocks, step = ceil_div(lowered.rows, 16 * vector), 32
     if blocks >= _SPLIT_BELOW_WAVES * device.sm_count:
         return 0
-    wanted = ceil_div(4 * device.sm_count, blocks)
+    # All blocks in one wave, evenly: two of them fit an SM.
+    wanted = max(2 * device.sm_count // blocks, 2)
     bytes_each = lowered.moved_bytes // blocks
     parts = min(wanted, bytes_each // _SPLIT_MIN_BYTES, ceil_div(lowered.reduced_elems, step))
     if parts < 2:

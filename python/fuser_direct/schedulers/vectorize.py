@@ -30,18 +30,24 @@ def index_bits(lowered: Lowered) -> int:
 def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]]:
     """(elements a thread moves per access, whether each buffer can move them by one access).
 
-    The factor is the largest power of two that keeps the widest type within `width_bytes` and divides the innermost extent. A
-    buffer is vectorized if it is contiguous along the innermost axis and every vector of it is aligned: its
-    other strides are multiples of the factor and so is its address.
+    The factor is the largest power of two that keeps the widest type within `width_bytes` and divides the innermost extent;
+    results of a reduction don't count, since they are written once for many reads. A buffer is vectorized if it is contiguous
+    along the innermost axis, a vector of it fits one access, and every vector is aligned: its other strides are multiples
+    of the factor and so is its address.
     """
     last = len(lowered.extents) - 1
     contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
-    sizes = [INFO[lowered.arguments[b].operand.dtype].itemsize_bytes for b in contiguous]
+    rows = {s.buffer for stage in lowered.kernel.stages for s in stage.row_stores}
+    sizes = [_itemsize(lowered, b) for b in contiguous if b not in rows]
     factor = max(width_bytes // max(sizes, default=4), 1)
     while factor > 1 and lowered.extents[last] % factor:
         factor //= 2
     vectorized = tuple(
-        factor > 1 and b in contiguous and _is_aligned(lowered, b, factor)
+        factor > 1
+        and b in contiguous
+        and not lowered.arguments[b].operand.is_conditional
+        and factor * _itemsize(lowered, b) <= width_bytes
+        and _is_aligned(lowered, b, factor)
         for b in range(len(lowered.arguments))
     )
     if factor > 1 and not any(vectorized):
@@ -49,10 +55,13 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     return factor, vectorized
 
 
+def _itemsize(lowered: Lowered, buffer: int) -> int:
+    return INFO[lowered.arguments[buffer].operand.dtype].itemsize_bytes
+
+
 def _is_aligned(lowered: Lowered, buffer: int, factor: int) -> bool:
     argument = lowered.arguments[buffer]
-    itemsize = INFO[argument.operand.dtype].itemsize_bytes
-    return argument.operand.alignment_bytes % (factor * itemsize) == 0 and all(
+    return argument.operand.alignment_bytes % (factor * _itemsize(lowered, buffer)) == 0 and all(
         stride % factor == 0 for stride in argument.strides[:-1]
     )
 

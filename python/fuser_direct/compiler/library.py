@@ -1,0 +1,94 @@
+"""Library segments: one call of the framework (matmul, sort, attention, ...) between generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fuser_direct.compiler.axes import shape_operands
+from fuser_direct.compiler.bind import Binding
+from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.ir.fusion import Expr, TensorView, Val
+
+Function = Callable[..., tuple[object, ...]]
+
+
+def library_call(
+    plan: Plan, segment: Segment, binding: Binding
+) -> tuple[Function, list[Val], list[TensorView]]:
+    """(function, what it takes, what it gives) for a library segment.
+
+    The function takes the tensors and runtime scalars in order, evaluates inline expressions between them and the library op,
+    and gives the op's used results, laid out as planned.
+    """
+    root = segment.exprs[0]
+    exprs = _cone(plan, root)
+    made = {out for expr in exprs for out in expr.outs}
+    known: dict[Val, object] = {}
+    taken: list[Val] = []
+    for val in dict.fromkeys(v for expr in exprs for v in expr.ins):
+        if val in made:
+            continue
+        if isinstance(val, TensorView) or binding.scalars.is_runtime_input(val):
+            taken.append(val)
+        else:
+            known[val] = binding.scalars.evaluate(val)
+    for val in {v for expr in exprs for v in shape_operands(expr)}:
+        known[val] = binding.integer(val)
+    given = [out for out in segment.outputs if out in root.outs]
+    layouts = [(binding.sizes(tv), binding.strides(tv)) for tv in given]
+
+    def call(*values: object) -> tuple[object, ...]:
+        # Needs the framework, which is there by the time tensors are.
+        from fuser_direct.ops import eager
+
+        env: dict[Val, object] = {**known, **dict(zip(taken, values, strict=True))}
+        for expr in exprs:
+            results = eager.evaluate(expr, [env[v] for v in expr.ins])
+            env.update(zip(expr.outs, results, strict=True))
+        return tuple(
+            _laid_out(env[tv], sizes, strides)
+            for tv, (sizes, strides) in zip(given, layouts, strict=True)
+        )
+
+    return call, taken, given
+
+
+def _cone(plan: Plan, root: Expr) -> list[Expr]:
+    """The library expression after the inline and scalar expressions it reads through."""
+    needed = {root}
+    stack = list(root.ins)
+    while stack:
+        expr = stack.pop().definition()
+        if expr is None or expr in needed:
+            continue
+        is_scalar = not isinstance(expr.outs[0], TensorView)
+        if expr in plan.inline or is_scalar:
+            needed.add(expr)
+            stack.extend(expr.ins)
+    return [expr for expr in plan.fusion.exprs if expr in needed]
+
+
+def _laid_out(tensor: Any, sizes: Sequence[int], strides: Sequence[int]) -> object:
+    """`tensor` with the planned strides: itself where it has them, else a copy."""
+    if isinstance(tensor, tuple) or not hasattr(tensor, "stride"):
+        return _laid_out_array(tensor, sizes, strides)
+    if tuple(tensor.shape) == tuple(sizes) and _same_layout(tensor.stride(), sizes, strides):
+        return tensor
+    import torch
+
+    made = torch.empty_strided(tuple(sizes), tuple(strides), dtype=tensor.dtype, device=tensor.device)
+    made.copy_(tensor.reshape(tuple(sizes)))
+    return made
+
+
+def _laid_out_array(array: Any, sizes: Sequence[int], strides: Sequence[int]) -> object:
+    import numpy as np
+
+    order = sorted(range(len(sizes)), key=lambda d: -strides[d])
+    dense = np.ascontiguousarray(np.asarray(array).reshape(tuple(sizes)).transpose(order))
+    return dense.transpose([order.index(d) for d in range(len(sizes))])
+
+
+def _same_layout(have: Sequence[int], sizes: Sequence[int], want: Sequence[int]) -> bool:
+    return all(n <= 1 or a == b for a, n, b in zip(have, sizes, want, strict=True))

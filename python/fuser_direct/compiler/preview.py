@@ -1,0 +1,120 @@
+"""How calls would be scheduled, without building anything: for `schedule`, printing and tools."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuser_direct import _ext
+from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.pipeline import FusionCompiler
+from fuser_direct.compiler.program import Assembler, _Call, _Step
+from fuser_direct.compiler.segment import Plan
+from fuser_direct.compiler.targets import CudaTarget
+from fuser_direct.errors import InputError
+from fuser_direct.ir.fusion import Fusion
+from fuser_direct.schedulers.contract import CudaDevice, Scheduled
+
+# What is assumed of a GPU that isn't there: an H100 or H200.
+_ASSUMED_GPU = CudaDevice(arch="sm_90a", sm_count=132, l2_bytes=50 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A segment of a call: the kernels that make it (two for a split reduction), or, without any, the op that the
+    framework's library does."""
+
+    op: str
+    kernels: tuple[Scheduled, ...]
+
+
+class PreviewAssembler(Assembler):
+    """Schedules a call's kernels and stops there."""
+
+    def planned(self) -> list[PlannedStep]:
+        """The call's segments in the order in which they run."""
+        found: list[PlannedStep] = []
+        for number, segment in enumerate(self.plan.segments):
+            self._note(found, functools.partial(self._add_segment, number, segment))
+        self._note(found, self._copy_views)
+        self._note(found, self._add_copies)
+        return found
+
+    def _note(self, found: list[PlannedStep], add: Callable[[], None]) -> None:
+        before = len(self.steps)
+        add()
+        kernels = tuple(step.scheduled for step in self.steps[before:] if isinstance(step, _Step))
+        if len(self.steps) > before:
+            first = self.steps[before]
+            op = first.op if isinstance(first, _Call) else kernels[-1].lowered.kernel.name
+            found.append(PlannedStep(op, kernels))
+
+
+def preview(
+    fusion: Fusion, inputs: Iterable[Any], device: int | None = None
+) -> tuple[Plan, list[PlannedStep]]:
+    """The plan of a call with these inputs, and what it would run.
+
+    Raises what the call itself would raise for inputs that don't fit.
+    """
+    # Not the shared compiler: the fusion may be altered by schedule steps after this.
+    compiler = FusionCompiler(fusion)
+    args = described(compiler, list(inputs))
+    assembler = compiler.assembler(PreviewAssembler, args, device)
+    return assembler.plan, assembler.planned()
+
+
+class _Described(Exception):
+    """Carries the executor's description of a call's arguments out of it."""
+
+    def __init__(self, args: Sequence[ArgInfo]) -> None:
+        super().__init__()
+        self.args_of_call = args
+
+
+def described(compiler: FusionCompiler, inputs: list[Any]) -> Sequence[ArgInfo]:
+    """What the executor tells a compiler of these inputs."""
+
+    def stop(args: Sequence[ArgInfo], device: int | None, options: Any) -> _ext.Program:
+        raise _Described(args)
+
+    try:
+        _ext.ExecutorCache(stop, list(compiler.shape_scalars)).execute(inputs)
+    except _Described as found:
+        return found.args_of_call
+    raise InputError("execute: the inputs could not be described")
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedArg:
+    """An argument of a call that nobody makes; the fields are those of `_ext.ArgInfo`."""
+
+    is_tensor: bool
+    dtype: tuple[int, int] = (0, 0)
+    device_type: int = 2
+    device_id: int = 0
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    alignment: int = 64
+    is_read_only: bool = False
+    kind: str = ""
+    value: object = None
+    type_name: str = "Tensor"
+
+
+def assumed_cuda_text(fusion: Fusion, args: Sequence[AssumedArg]) -> list[str]:
+    """CUDA text of each generated kernel of a call with such arguments, for the GPU at hand or an assumed one."""
+    from fuser_direct.codegen import cuda
+    from fuser_direct.compiler.build_cuda import DEFAULT_OPTIONS
+    from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
+
+    compiler = FusionCompiler(fusion)
+    target = CudaTarget(_ASSUMED_GPU, DEFAULT_OPTIONS)
+    assembler = compiler.assembler(PreviewAssembler, args, None, target=target)
+    texts = []
+    for item in (item for step in assembler.planned() for item in step.kernels):
+        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuColumn))
+        texts.append(cuda.emit(item.lowered.kernel, item.schedule))
+    return texts
