@@ -202,11 +202,74 @@ void bind_cache(nb::module_& m) {
            "calls, hits and misses so far.");
 }
 
+// ---- DefinitionCall ----
+
+// What stands for a definition's `execute` once its executor exists: a plain call goes straight to
+// the executor, with no Python frame between; a call with options goes to `general`.
+class DefinitionCall {
+ public:
+  DefinitionCall(nb::object cache, nb::object general)
+      : cache_(std::move(cache)), general_(std::move(general)) {
+    nb::cast<Executor&>(cache_);  // refuse anything else now
+  }
+
+  nb::object operator()(nb::handle inputs, const nb::kwargs& options) const {
+    if (options.size() > 0) return general_(inputs, **options);
+    const nb::tuple no_options = nb::make_tuple();
+    const CallContext context{Py_None, no_options, no_options, {}};
+    return nb::inst_ptr<Executor>(cache_)->execute(inputs, context);
+  }
+
+  nb::object general() const { return general_; }
+
+  static int visit(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    const auto* call = nb::inst_ptr<DefinitionCall>(self);
+    Py_VISIT(call->cache_.ptr());
+    Py_VISIT(call->general_.ptr());
+    return 0;
+  }
+
+  static int clear(PyObject* self) {
+    if (!nb::inst_ready(self)) return 0;
+    auto* call = nb::inst_ptr<DefinitionCall>(self);
+    const nb::object general = std::exchange(call->general_, nb::none());
+    return 0;
+  }
+
+ private:
+  nb::object cache_;
+  nb::object general_;
+};
+
+PyType_Slot kCallCollection[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(DefinitionCall::visit)},
+    {Py_tp_clear, reinterpret_cast<void*>(DefinitionCall::clear)},
+    {0, nullptr},
+};
+
+void bind_definition_call(nb::module_& m) {
+  nb::class_<DefinitionCall>(m, "DefinitionCall", nb::type_slots(kCallCollection),
+                             "Calls an executor directly, or `general` if given options.")
+      .def(nb::init<nb::object, nb::object>(), nb::arg("cache"), nb::arg("general"),
+           nb::sig("def __init__(self, cache: ExecutorCache, general: "
+                   "collections.abc.Callable[..., list[typing.Any]]) -> None"))
+      .def_prop_ro("general", &DefinitionCall::general,
+                   nb::sig("def general(self) -> collections.abc.Callable[..., "
+                           "list[typing.Any]]"),
+                   "What calls with options go to.")
+      .def("__call__", &DefinitionCall::operator(), nb::arg("inputs"), nb::arg("options"),
+           nb::sig("def __call__(self, inputs: collections.abc.Iterable[typing.Any], **options: "
+                   "typing.Any) -> list[typing.Any]"));
+}
+
 }  // namespace
 
 void bind_executor(nb::module_& m) {
   bind_arg_info(m);
   bind_cache(m);
+  bind_definition_call(m);
 }
 
 }  // namespace fuser_direct

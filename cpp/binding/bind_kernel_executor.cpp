@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -99,7 +100,10 @@ class KernelExecutor {
                                                  const nb::object& scheduler_type) {
     const nb::object make =
         nb::module_::import_("fuser_direct.compiler.manual").attr("make_compiler");
-    return std::make_shared<Executor>(make(fusion, params, scheduler_type), std::vector<int64_t>{});
+    // Inputs that sizes depend on belong to a call's key by their values.
+    auto [compiler, shape_scalars] =
+        nb::cast<std::pair<nb::object, std::vector<int64_t>>>(make(fusion, params, scheduler_type));
+    return std::make_shared<Executor>(std::move(compiler), std::move(shape_scalars));
   }
 
   void set_executor(std::shared_ptr<Executor> executor,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fuser_direct import ops as _ops
@@ -59,6 +62,11 @@ class FusionDefinition:
             import traceback
 
             print("".join(traceback.format_tb(trace)), end="")
+
+    @property
+    def sched(self) -> ModuleType:
+        """The module `fuser_direct.schedule`."""
+        return import_module("fuser_direct.schedule")
 
     @property
     def fusion(self) -> Fusion | None:
@@ -152,23 +160,32 @@ class FusionDefinition:
         fec = self.__dict__.get("fec")
         if fec is None:
             fec = self._new_executor_cache()
+        self._shorten(fec)
         arguments = _flattened(inputs)
-        outputs: list[Any]
-        if device is None and not (save_repro_inputs or _enable_options or _disable_options):
-            # The common call, kept short: all checks are made in the executor.
-            outputs = fec.execute(arguments)
-            return outputs
         if save_repro_inputs:
             from fuser_direct.repro import without_data
 
             self.fake_inputs = without_data(arguments)
-        outputs = fec.execute(
+        outputs: list[Any] = fec.execute(
             arguments,
             device=None if device is None else _device_index(device),
-            _enable_options=_enable_options,
-            _disable_options=_disable_options,
+            _enable_options=list(_enable_options or ()),
+            _disable_options=list(_disable_options or ()),
         )
         return outputs
+
+    def _shorten(self, fec: Any) -> None:
+        """Let later plain calls of `execute` go straight to the executor, with no frame of ours between."""
+        from fuser_direct._ext import DefinitionCall, ExecutorCache
+
+        if isinstance(fec, ExecutorCache):
+            general = types.MethodType(type(self).execute, self)
+            self.__dict__["execute"] = DefinitionCall(fec, general)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("fec", "ke"):
+            self.__dict__.pop("execute", None)
+        object.__setattr__(self, name, value)
 
     def _new_executor_cache(self) -> FusionExecutorCache:
         if "ke" in self.__dict__:

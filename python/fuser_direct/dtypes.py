@@ -15,9 +15,9 @@ class DTypeInfo:
     (type code, bits) pair of DLPack; `native` the spelling in error messages and printed IR.
     Half types live in registers as float that holds a value the half type has. `is_reduced` floats
     are narrower than Float: half types, fp8 and fp4. Kernels compute with types that are
-    `in_kernels`; the others are cast, or taken by library ops, by the framework. `elems_per_byte` is
-    2 where two elements share a byte along the fastest dim, which the framework's shape counts in
-    pairs.
+    `in_kernels`; the others are cast, or taken by library ops, by the framework. `elems_per_byte`
+    is 2 where two elements share a byte along the fastest dim, which the framework's shape counts
+    in pairs.
     """
 
     dtype: DataType
@@ -55,13 +55,31 @@ _ROWS = (
     DTypeInfo(DataType.Double, "float", 8, (2, 64), "float64", "float64", "double"),
     DTypeInfo(DataType.Float, "float", 4, (2, 32), "float32", "float32", "float"),
     DTypeInfo(DataType.Half, "float", 2, (2, 16), "float16", "float16", "__half", True, True),
-    DTypeInfo(DataType.BFloat16, "float", 2, (4, 16), "bfloat16", "bfloat16", "__bfloat", True, True),
+    DTypeInfo(
+        DataType.BFloat16, "float", 2, (4, 16), "bfloat16", "bfloat16", "__bfloat", True, True
+    ),
     DTypeInfo(DataType.Int, "int", 8, (0, 64), "int64", "int64", "int64_t"),
     DTypeInfo(DataType.Index, "int", 8, (0, 64), "int64", "int64", "nvfuser_index_t"),
     DTypeInfo(DataType.Int32, "int", 4, (0, 32), "int32", "int32", "int"),
     DTypeInfo(DataType.Bool, "bool", 1, (6, 8), "bool", "bool", "bool"),
-    DTypeInfo(DataType.ComplexFloat, "complex", 8, (5, 64), "complex64", "complex64", "std::complex<float>"),
-    DTypeInfo(DataType.ComplexDouble, "complex", 16, (5, 128), "complex128", "complex128", "std::complex<double>"),
+    DTypeInfo(
+        DataType.ComplexFloat,
+        "complex",
+        8,
+        (5, 64),
+        "complex64",
+        "complex64",
+        "std::complex<float>",
+    ),
+    DTypeInfo(
+        DataType.ComplexDouble,
+        "complex",
+        16,
+        (5, 128),
+        "complex128",
+        "complex128",
+        "std::complex<double>",
+    ),
     DTypeInfo(DataType.UInt64, "int", 8, (1, 64), "uint64", "uint64", "uint64_t", in_kernels=False),
     _narrow(DataType.Float8_e4m3fn, 8, 10, "float8_e4m3fn", "__e4m3"),
     _narrow(DataType.Float8_e5m2, 8, 12, "float8_e5m2", "__e5m2"),
@@ -84,9 +102,7 @@ COMPLEX_OF = {component: whole for whole, component in COMPONENT.items()}
 # The types that kernels compute with.
 KERNEL_DTYPES = tuple(row.dtype for row in _ROWS if row.in_kernels)
 # What fp8 and fp4 are cast to and from.
-_NARROW_PARTNERS = frozenset(
-    {DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double}
-)
+_NARROW_PARTNERS = frozenset({DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double})
 
 
 def can_cast(source: DataType, target: DataType) -> bool:

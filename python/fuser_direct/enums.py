@@ -1,7 +1,7 @@
 """The enumerations of the public API, with the behaviour of pybind11's `enum_`.
 
-`str(x)` is `DataType.Float`, `repr(x)` is `<DataType.Float: 1>`; members are hashable, equal only to
-members of their own type, truthy, and made from an int; the type is not iterable and has
+`str(x)` is `DataType.Float`, `repr(x)` is `<DataType.Float: 1>`; members are hashable, equal only
+to members of their own type, truthy, and made from an int; the type is not iterable and has
 `__members__` and (unmangled) `__entries`.
 """
 
@@ -13,7 +13,8 @@ _Self = TypeVar("_Self", bound="NativeEnum")
 
 
 class NativeEnum:
-    """Base of the enumerations: a subclass's annotations name its members, in order of their values."""
+    """Base of the enumerations: a subclass's annotations name its members, in order of their
+    values."""
 
     __slots__ = ("name", "value")
     __members__: ClassVar[dict[str, Any]] = {}
@@ -22,7 +23,7 @@ class NativeEnum:
 
     def __init_subclass__(cls) -> None:
         cls.__members__ = {}
-        names = [name.rstrip("_") for name in cls.__dict__.get("__annotations__", ())]
+        names = [name.rstrip("_") for name in cls.__annotations__]
         for value, name in enumerate(names):
             member = object.__new__(cls)
             object.__setattr__(member, "name", name)
@@ -63,7 +64,8 @@ class NativeEnum:
 
 
 class DataType(NativeEnum):
-    """Element types. `Int` is int64; `Index` is int64 on the host and as wide as a kernel's index on a device."""
+    """Element types. `Int` is int64; `Index` is int64 on the host and as wide as a kernel's
+    index on a device."""
 
     Double: ClassVar[DataType]
     Float: ClassVar[DataType]
@@ -123,7 +125,7 @@ class ParallelType(NativeEnum):
 
 
 class MemoryType(NativeEnum):
-    """Where a tensor lives while a kernel runs; `global` is a keyword, so read it with `getattr`."""
+    """Where a tensor lives while a kernel runs; `global` is a keyword: read it with `getattr`."""
 
     tensor: ClassVar[MemoryType]
     local: ClassVar[MemoryType]

@@ -12,7 +12,8 @@ class FuserError(Exception):
 
 
 class DefinitionError(FuserError, RuntimeError):
-    """A fusion was defined wrongly: an op got an operand, an axis or an attribute that it can't take."""
+    """A fusion was defined wrongly: an op got an operand, an axis or an attribute that it can't
+    take."""
 
 
 class DefinitionTypeError(FuserError, TypeError):
@@ -28,7 +29,8 @@ class UsageError(FuserError, AssertionError):
 
 
 class ValidationError(FuserError, AssertionError, RuntimeError):
-    """An output differs from its reference; the message says which, where, by how much, and what is allowed."""
+    """An output differs from its reference; the message says which, where, by how much, and what
+    is allowed."""
 
 
 class UnsupportedDeviceError(FuserError, ValueError):
@@ -43,7 +45,8 @@ class UnsupportedDTypeError(FuserError, RuntimeError, KeyError):
 
 
 class InputError(FuserError, RuntimeError):
-    """An argument of `execute` or `run` doesn't fit the fusion: dtype, rank, extent, stride or device."""
+    """An argument of `execute` or `run` doesn't fit the fusion: dtype, rank, extent, stride or
+    device."""
 
 
 class InputTypeError(FuserError, TypeError, RuntimeError):

@@ -1,4 +1,5 @@
-"""Runs a fusion through plan, bind, lower and split, and the kernels through the NumPy oracle: no executor, no device."""
+"""Runs a fusion through plan, bind, lower and split, and the kernels through the NumPy oracle:
+no executor, no device."""
 
 from __future__ import annotations
 
@@ -83,7 +84,9 @@ def execute(
     fd = define(builder)
     the_plan = plan(fd.fusion)
     binding, kernels = lowered_kernels(the_plan, inputs)
-    memory = {v: a for v, a in zip(fd.fusion.inputs(), inputs) if isinstance(v, TensorView)}
+    memory = {
+        v: a for v, a in zip(fd.fusion.inputs(), inputs, strict=True) if isinstance(v, TensorView)
+    }
     for lowered, outputs in kernels:
         for tv in outputs:
             sizes = binding.sizes(tv)
@@ -112,7 +115,9 @@ def _run(
         if tensor is not None:
             arrays.append(_flat(memory[tensor]))
         elif argument.operand.is_output:
-            elems = int(np.prod([e for e, s in zip(part.extents, argument.strides) if s]))
+            elems = int(
+                np.prod([e for e, s in zip(part.extents, argument.strides, strict=True) if s])
+            )
             workspaces.append(np.zeros(max(elems, 1), INFO[argument.operand.dtype].numpy))
             arrays.append(workspaces[-1])
         else:
@@ -129,7 +134,7 @@ def _flat(array: np.ndarray) -> np.ndarray:
     """The memory that a tensor with non-negative strides spans, from its first element on."""
     span = 1 + sum(
         (size - 1) * stride // array.itemsize
-        for size, stride in zip(array.shape, array.strides)
+        for size, stride in zip(array.shape, array.strides, strict=True)
         if size
     )
     return np.lib.stride_tricks.as_strided(array, (max(span, 1),), (array.itemsize,))

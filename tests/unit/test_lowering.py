@@ -1,14 +1,15 @@
-"""From definition to kernels, run by the NumPy oracle: axes, segmentation, stages, canonical forms and splits."""
+"""From definition to kernels, run by the NumPy oracle: axes, segmentation, stages, canonical
+forms and splits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.unit.lowering_support import execute, lowered_kernels, plan_of
 
 from fuser_direct.definition import FusionDefinition
 from fuser_direct.enums import DataType
 from fuser_direct.errors import InputError
+from tests.unit.lowering_support import execute, lowered_kernels, plan_of
 
 RNG = np.random.default_rng(0)
 
@@ -116,7 +117,8 @@ def test_reductions_that_share_an_input_and_axes_are_one_kernel() -> None:
 
 
 def test_no_path_leaves_a_segment_and_comes_back() -> None:
-    """x -> sum over columns -> back to every element -> sum over rows of x * that: two kernels, in order."""
+    """x -> sum over columns -> back to every element -> sum over rows of x * that: two kernels,
+    in order."""
 
     def build(fd: FusionDefinition) -> None:
         x = fd.define_tensor([-1, -1], contiguity=True)
@@ -232,3 +234,16 @@ def test_thousand_op_chain_plans_and_lowers() -> None:
         expected = expected * 0.5 + y
     [out] = execute(build, [x, y])
     np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+def test_split_reduction_of_gathered_rows() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        index = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
+        bias = fd.define_tensor([-1], contiguity=True)
+        total = fd.ops.sum(fd.ops.index_select(x, index, 0), dims=[0])
+        fd.add_output(fd.ops.add(total, fd.ops.index_select(bias, index, 0)))
+
+    x, index, bias = rand(6, 4), np.array([5, 0, 5, 2]), rand(9)
+    [out] = execute(build, [x, index, bias], 2)
+    np.testing.assert_allclose(out, x[index].sum(0, dtype=np.float64) + bias[index], rtol=1e-5)

@@ -1,1 +1,1 @@
-"""The compiler: from a fusion and a description of its inputs to a program that the executor runs."""
+"""The compiler: from a fusion and a description of its inputs to a program to run."""

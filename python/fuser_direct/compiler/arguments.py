@@ -1,7 +1,7 @@
 """Checks of the arguments of one call against the fusion's inputs.
 
-They depend on what the executor's key holds only (types, dtypes, devices, sizes, strides), so they run once for each
-kind of call and hold for every later hit.
+They depend on what the executor's key holds only (types, dtypes, devices, sizes, strides), so they
+run once for each kind of call and hold for every later hit.
 """
 
 from __future__ import annotations
@@ -46,21 +46,27 @@ class ArgInfo(Protocol):
 
 
 def check(fusion: Fusion, args: Sequence[ArgInfo]) -> None:
-    """Raise InputError (or InputTypeError) if `args` don't fit the fusion's inputs, naming position and input."""
+    """Raise InputError (or InputTypeError) if `args` don't fit the fusion's inputs, naming
+    position and input."""
     inputs = fusion.inputs()
     for position, arg in enumerate(args):
         if not arg.is_tensor and not arg.kind:
             raise InputTypeError(
-                f"execute: argument {position} is a {arg.type_name}: Cannot convert provided py::handle to a "
-                "PolymorphicValue. Pass a tensor, a NumPy array, or a Python bool, int, float or complex"
+                f"execute: argument {position} is a {arg.type_name}: Cannot convert provided "
+                "py::handle to a "
+                "PolymorphicValue. Pass a tensor, a NumPy array, or a Python bool, int, float or "
+                "complex"
             )
     if len(args) < len(inputs):
         raise InputError(
-            f"execute: got {len(args)} arguments for {len(inputs)} inputs: KernelArgumentHolder contains less "
+            f"execute: got {len(args)} arguments for {len(inputs)} inputs: KernelArgumentHolder "
+            "contains less "
             f"argument than kernel's input. Missing: {inputs[len(args)]}"
         )
     if len(args) > len(inputs):
-        raise InputError(f"execute: got {len(args)} arguments, but the fusion has {len(inputs)} inputs")
+        raise InputError(
+            f"execute: got {len(args)} arguments, but the fusion has {len(inputs)} inputs"
+        )
     for position, (val, arg) in enumerate(zip(inputs, args, strict=True)):
         if isinstance(val, TensorView):
             _check_tensor(position, val, arg)
@@ -76,7 +82,8 @@ def _check_tensor(position: int, tv: TensorView, arg: ArgInfo) -> None:
     if dtype is None or (dtype is not tv.dtype_ and not _is_index(tv, dtype)):
         got = f"dlpack type {arg.dtype}" if dtype is None else INFO[dtype].native
         raise InputError(
-            f"{expected} to be bound to a tensor of dtype {INFO[tv.dtype_].native}, but got a tensor of dtype {got}"
+            f"{expected} to be bound to a tensor of dtype {INFO[tv.dtype_].native}, but got a "
+            f"tensor of dtype {got}"
         )
     rank = len(arg.shape)
     if rank != tv.ndim:
@@ -85,7 +92,8 @@ def _check_tensor(position: int, tv: TensorView, arg: ArgInfo) -> None:
         )
     if arg.device_type not in DEVICE_NAMES:
         raise InputError(
-            f"{expected} to be bound to a CPU or CUDA tensor, but got a tensor on device type {arg.device_type}; "
+            f"{expected} to be bound to a CPU or CUDA tensor, but got a tensor on device type "
+            f"{arg.device_type}; "
             "nvfuser only supports cuda or meta device, and fuser_direct the CPU besides"
         )
     _check_extents(expected, tv, arg)
@@ -101,7 +109,8 @@ def _check_extents(expected: str, tv: TensorView, arg: ArgInfo) -> None:
         declared = domain.size().value
         if declared is not None and declared != size:
             raise InputError(
-                f"{expected} dimension {dim}: Tried to bind to a constant value: {declared} as {size}"
+                f"{expected} dimension {dim}: Tried to bind to a constant value: {declared} as "
+                f"{size}"
             )
 
 
@@ -118,14 +127,17 @@ def _check_strides(expected: str, tv: TensorView, arg: ArgInfo) -> None:
         if flag[dim] is None:
             if stride != 0:
                 raise InputError(
-                    f"{expected} dimension {dim} has expanded extent but input tensor has size {size} and stride "
+                    f"{expected} dimension {dim} has expanded extent but input tensor has size "
+                    f"{size} and stride "
                     f"{stride}; an expanded dimension has stride 0"
                 )
             continue
         if flag[dim] and stride != dense:
             raise InputError(
-                f"{expected} stride mismatch with contiguity info: dimension {dim} was declared contiguous, so its "
-                f"stride must be {dense}, but got {stride}; declare contiguity False or pass a contiguous tensor"
+                f"{expected} stride mismatch with contiguity info: dimension {dim} was declared "
+                "contiguous, so its "
+                f"stride must be {dense}, but got {stride}; declare contiguity False or pass a "
+                "contiguous tensor"
             )
         dense = stride * size
 
@@ -152,12 +164,14 @@ def _check_scalar(position: int, val: Val, arg: ArgInfo) -> None:
         dtype = BY_DLPACK.get(arg.dtype)
         got = "unknown" if dtype is None else INFO[dtype].native
         raise InputError(
-            f"Expected input {position}, {val}, to be a scalar but got {got} tensor of rank {len(arg.shape)}"
+            f"Expected input {position}, {val}, to be a scalar but got {got} tensor of rank "
+            f"{len(arg.shape)}"
         )
     kind = INFO[val.dtype_].kind
     if arg.kind not in _ACCEPTS[kind]:
         raise InputError(
-            f"execute: input {position}, {val}: Scalar value {_native(arg.value)} is not compatible with the "
+            f"execute: input {position}, {val}: Scalar value {_native(arg.value)} is not "
+            "compatible with the "
             f"expected data type: {INFO[val.dtype_].native}."
         )
 
@@ -174,8 +188,8 @@ def _native(value: object) -> str:
 def common_device(args: Sequence[ArgInfo], requested: int | None) -> tuple[int, int] | None:
     """The (type, id) that a call runs on, or None when its arguments don't say.
 
-    Tensors of rank 0 on the CPU join any device by their value, so they decide only when no other tensor does.
-    Raises: InputError when tensors of several devices are mixed.
+    Tensors of rank 0 on the CPU join any device by their value, so they decide only when no other
+    tensor does. Raises: InputError when tensors of several devices are mixed.
     """
     homes: dict[tuple[int, int], int] = {}
     for position, arg in enumerate(args):
@@ -186,8 +200,10 @@ def common_device(args: Sequence[ArgInfo], requested: int | None) -> tuple[int, 
             f"input {position} is on {device_text(home)}" for home, position in homes.items()
         )
         raise InputError(
-            f"execute: all tensors must be on one device, but {places}. nvfuser only supports cuda or meta device: "
-            "Expected inputs to be bound to a CUDA or meta tensor, but got a tensor on device cpu among CUDA tensors; "
+            f"execute: all tensors must be on one device, but {places}. nvfuser only supports cuda "
+            "or meta device: "
+            "Expected inputs to be bound to a CUDA or meta tensor, but got a tensor on device cpu "
+            "among CUDA tensors; "
             "only CPU tensors of rank 0 may join a CUDA fusion"
         )
     if homes:

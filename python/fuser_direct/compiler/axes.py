@@ -1,13 +1,16 @@
 """Axis analysis: which dimensions of a fusion's tensors are walked by one loop.
 
-Every dimension of every tensor gets an *axis*, or None when it has extent 1 by definition (a broadcast). Dimensions
-that an op walks together share an axis: in `y = relu(x); z = y + broadcast(b)` the columns of all four are one axis.
+Every dimension of every tensor gets an *axis*, or None when it has extent 1 by definition (a
+broadcast). Dimensions that an op walks together share an axis: in `y = relu(x); z = y +
+broadcast(b)` the columns of all four are one axis.
 
-Sharing is refused where it would put one axis twice into a tensor: `x + transpose(x)` must not become a diagonal. The operand
-that is refused is then read through the axes of its consumer (a *remap*): free for what is loaded or evaluated again
-from inputs, a kernel boundary for anything else. Extents are shared all the same, since sizes must agree.
+Sharing is refused where it would put one axis twice into a tensor: `x + transpose(x)` must not
+become a diagonal. The operand that is refused is then read through the axes of its consumer (a
+*remap*): free for what is loaded or evaluated again from inputs, a kernel boundary for anything
+else. Extents are shared all the same, since sizes must agree.
 
-Ops that resize a dimension (reshape, slice, pad, cat, indexing) give it an axis of its own and keep those of the others.
+Ops that resize a dimension (reshape, slice, pad, cat, indexing) give it an axis of its own and keep
+those of the others.
 """
 
 from __future__ import annotations
@@ -44,9 +47,11 @@ class _Classes:
 
 @dataclass
 class AxisAnalysis:
-    """Axes of a fusion. `of(tv)` gives a tensor's axes; `remaps` the operand edges that are read through other axes.
+    """Axes of a fusion. `of(tv)` gives a tensor's axes; `remaps` the operand edges that are read
+    through other axes.
 
-    units: axes of symbolic extent (kind "?") that have extent 1 in the calls this analysis is for, and so broadcast.
+    units: axes of symbolic extent (kind "?") that have extent 1 in the calls this analysis is for,
+    and so broadcast.
     """
 
     units: frozenset[IterDomain] = frozenset()
@@ -127,7 +132,8 @@ class AxisAnalysis:
 def analyze(
     fusion: Fusion, live: Iterable[Expr], units: frozenset[IterDomain] = frozenset()
 ) -> AxisAnalysis:
-    """Axes of all tensors that `live` expressions (in definition order) and the fusion's inputs and outputs have."""
+    """Axes of all tensors that `live` expressions (in definition order) and the fusion's inputs
+    and outputs have."""
     analysis = AxisAnalysis(units)
     for value in fusion.inputs():
         if isinstance(value, TensorView):
@@ -139,21 +145,39 @@ def analyze(
 
 
 def is_pointwise(expr: Expr) -> bool:
-    """Whether an expression computes each element of its result from the same element of its operands."""
-    return expr.operand_dtype is not None or expr.op in ("cast", "set", "segment_set", "stride_order")
+    """Whether an expression computes each element of its result from the same element of its
+    operands."""
+    return expr.operand_dtype is not None or expr.op in (
+        "cast",
+        "set",
+        "segment_set",
+        "stride_order",
+    )
 
 
 def shape_operands(expr: Expr) -> tuple[Val, ...]:
-    """Scalar operands that say how large a result is or where it lies: the host must know their values."""
+    """Scalar operands that say how large a result is or where it lies: the host must know their
+    values."""
     first = _SHAPE_OPERANDS.get(expr.op)
     if first is None:
         return ()
     if expr.op == "iota":
         return expr.ins[:1]
+    if expr.op in ("uniform", "normal"):
+        return expr.ins[2:-2]
     return tuple(v for v in expr.ins[first:] if not isinstance(v, TensorView))
 
 
-_SHAPE_OPERANDS = {"expand": 1, "full": 1, "iota": 0, "reshape": 1, "slice": 1, "pad": 2}
+_SHAPE_OPERANDS = {
+    "expand": 1,
+    "full": 1,
+    "iota": 0,
+    "reshape": 1,
+    "slice": 1,
+    "pad": 2,
+    "uniform": 2,
+    "normal": 2,
+}
 
 
 def _visit(analysis: AxisAnalysis, expr: Expr) -> None:
@@ -211,11 +235,13 @@ def _visit_factory(analysis: AxisAnalysis, expr: Expr) -> None:
     analysis.put(out, analysis.fresh_axes(out.logical))
 
 
-# --- ops that resize -------------------------------------------------------------------------------
+# --- ops that resize
+# -------------------------------------------------------------------------------
 
 
 def _visit_kept(analysis: AxisAnalysis, expr: Expr) -> None:
-    """slice, pad: a dimension whose extent is the operand's own symbol, or the same constant, is not resized."""
+    """slice, pad: a dimension whose extent is the operand's own symbol, or the same constant, is
+    not resized."""
     source, out = _tensor(expr.ins[0]), _tensor(expr.outs[0])
     axes: list[int | None] = []
     for before, axis, after in zip(source.logical, analysis.of(source), out.logical, strict=True):
@@ -249,9 +275,7 @@ def _visit_reshape(analysis: AxisAnalysis, expr: Expr) -> None:
     head, tail = reshape_kept(source, out)
     mine = analysis.of(source)
     middle = out.logical[head : out.ndim - tail]
-    analysis.put(
-        out, [*mine[:head], *analysis.fresh_axes(middle), *mine[len(mine) - tail :]]
-    )
+    analysis.put(out, [*mine[:head], *analysis.fresh_axes(middle), *mine[len(mine) - tail :]])
 
 
 def _visit_cat(analysis: AxisAnalysis, expr: Expr) -> None:
@@ -267,7 +291,8 @@ def _visit_cat(analysis: AxisAnalysis, expr: Expr) -> None:
 
 
 def _visit_index_select(analysis: AxisAnalysis, expr: Expr) -> None:
-    """index_select(x, index): dimension `dim` is walked as the index is, which broadcasts along all others."""
+    """index_select(x, index): dimension `dim` is walked as the index is, which broadcasts along
+    all others."""
     source, index, out = (_tensor(v) for v in (expr.ins[0], expr.ins[1], expr.outs[0]))
     dim = expr.attr("dim")
     axes = list(analysis.of(source))
@@ -293,7 +318,8 @@ def _visit_select(analysis: AxisAnalysis, expr: Expr) -> None:
 
 
 def _visit_by_index(analysis: AxisAnalysis, expr: Expr) -> None:
-    """gather, take_along_axis: the result is walked as the index is, and where the index broadcasts as the result is."""
+    """gather, take_along_axis: the result is walked as the index is, and where the index
+    broadcasts as the result is."""
     index, out = _tensor(expr.ins[1]), _tensor(expr.outs[0])
     axes: list[int | None] = []
     for domain, axis in zip(out.logical, analysis.of(index), strict=True):
@@ -308,6 +334,8 @@ _RULES: dict[str, Callable[[AxisAnalysis, Expr], None]] = {
     "expand": _visit_expand,
     "full": _visit_factory,
     "iota": _visit_factory,
+    "uniform": _visit_factory,
+    "normal": _visit_factory,
     "slice": _visit_kept,
     "pad": _visit_kept,
     "reshape": _visit_reshape,
@@ -319,11 +347,13 @@ _RULES: dict[str, Callable[[AxisAnalysis, Expr], None]] = {
 }
 
 
-# --- pointwise -------------------------------------------------------------------------------------
+# --- pointwise
+# -------------------------------------------------------------------------------------
 
 
 def _visit_pointwise(analysis: AxisAnalysis, expr: Expr) -> None:
-    """Walk the operands together; operands that would fold two axes of a tensor into one become remaps."""
+    """Walk the operands together; operands that would fold two axes of a tensor into one become
+    remaps."""
     out = _tensor(expr.outs[0])
     operands = [(i, v) for i, v in enumerate(expr.ins) if isinstance(v, TensorView)]
     # Intermediates choose the axes; inputs follow, because a remap costs them nothing.

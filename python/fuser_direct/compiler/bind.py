@@ -14,7 +14,8 @@ from fuser_direct.lowering.graph import Constant, Memory, ScalarSource
 
 
 def shape_scalars(fusion: Fusion) -> tuple[int, ...]:
-    """Positions of the scalar inputs that a size or a position depends on; their values are part of a call's key."""
+    """Positions of the scalar inputs that a size or a position depends on; their values are part
+    of a call's key."""
     positions = {val: i for i, val in enumerate(fusion.inputs())}
     found: set[int] = set()
     seen: set[Val] = set()
@@ -38,7 +39,8 @@ def shape_scalars(fusion: Fusion) -> tuple[int, ...]:
 
 
 class HostScalars:
-    """Scalars of one call whose value the host knows: constants, sizes of inputs, shape scalars, and math on those."""
+    """Scalars of one call whose value the host knows: constants, sizes of inputs, shape scalars,
+    and math on those."""
 
     def __init__(
         self, fusion: Fusion, args: Sequence[ArgInfo], shape_positions: Iterable[int]
@@ -68,7 +70,8 @@ class HostScalars:
         return int(result)
 
     def evaluate(self, value: Val) -> Constant:
-        """The value of a scalar. Raises NotOnHost if it depends on an input that is not part of the key."""
+        """The value of a scalar. Raises NotOnHost if it depends on an input that is not part of
+        the key."""
         if value.value is not None:
             return value.value
         known = self.values.get(value)
@@ -103,7 +106,8 @@ class NotOnHost(Exception):
 
 
 class Binding(Memory):
-    """One call of a planned fusion: extents of all axes, layouts of all tensors in memory, and host scalars."""
+    """One call of a planned fusion: extents of all axes, layouts of all tensors in memory, and
+    host scalars."""
 
     def __init__(
         self, plan: Plan, args: Sequence[ArgInfo], device: tuple[int, int], scalars: HostScalars
@@ -132,7 +136,8 @@ class Binding(Memory):
                 known[number] = sizes.pop()
                 if known[number] < 0:
                     raise InputError(
-                        f"execute: Invalid resized domain extent {known[number]}; extents are 0 or more"
+                        f"execute: Invalid resized domain extent {known[number]}; extents are 0 or "
+                        "more"
                     )
         # Inputs share an axis without sharing the symbol of its extent: compare what came.
         for val, arg in zip(self.inputs, self.args, strict=True):
@@ -154,8 +159,10 @@ class Binding(Memory):
                 if axis is not None and self.plan.axes.extent_class(axis) == number:
                     places.append(f"input {position} dimension {dim} has {arg.shape[dim]}")
         return (
-            "When trying to propagate constant tensor sizes through the graph a conflict was found with 2 different "
-            f"sizes across dimensions that are expected to match. {'; '.join(places)}; a dimension that is to be "
+            "When trying to propagate constant tensor sizes through the graph a conflict was found "
+            "with 2 different "
+            f"sizes across dimensions that are expected to match. {'; '.join(places)}; a dimension "
+            "that is to be "
             "broadcast must be declared with size 1"
         )
 
@@ -211,10 +218,11 @@ def _evaluate(expr: Expr, args: Sequence[Constant]) -> Constant:
     if expr.op in ("div", "mod", "remainder", "fmod") and not is_floating(dtype) and not args[1]:
         raise InputError(f"execute: integer {expr.op} by zero in scalar {expr.outs[0]}")
     arrays = [
-        np.asarray(arg, reference_class(val.dtype_)) for arg, val in zip(args, expr.ins, strict=True)
+        np.asarray(arg, reference_class(val.dtype_))
+        for arg, val in zip(args, expr.ins, strict=True)
     ]
     result = evaluate_expr(expr, arrays)[0].item()
-    return bool(result) if INFO[dtype].kind == "bool" else result  # type: ignore[no-any-return]
+    return bool(result) if INFO[dtype].kind == "bool" else result
 
 
 def row_major(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""Compiled kernels of this process: each (kernel, schedule, target) is built once, whatever fusion asks for it."""
+"""Compiled kernels of this process: each (kernel, schedule, target) is built once, whatever
+fusion asks for it."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from fuser_direct.schedulers.contract import Scheduled
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel that can run. handle: `_ext.CudaKernel` or `_ext.CpuKernel`; source: the generated text; shared_bytes:
-    dynamic shared memory that its launches must ask for."""
+    """A kernel that can run. handle: `_ext.CudaKernel` or `_ext.CpuKernel`; source: the
+    generated text; shared_bytes: dynamic shared memory that its launches must ask for;
+    was_found: it came from the disk cache or an artifact."""
 
     name: str
     backend: str
@@ -27,26 +29,30 @@ class CompiledKernel:
     scheduler: SchedulerType
     handle: Any
     shared_bytes: int = 0
+    was_found: bool = False
 
 
 Build = Callable[[Scheduled], CompiledKernel]
 
 
 class KernelStore:
-    """Compiled kernels by key. Threads that ask for a kernel that is being built wait for it; a failure is not kept."""
+    """Compiled kernels by key. Threads that ask for a kernel that is being built wait for it; a
+    failure is not kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kernels: dict[Hashable, Future[CompiledKernel]] = {}
         self._compiled = 0
         self._hits = 0
+        self._disk_hits = 0
         # A child of fork must not wait for a build that was under way in a thread it doesn't have.
         os.register_at_fork(after_in_child=self._after_fork)
 
     def get(
         self, scheduled: Sequence[Scheduled], target: Hashable, build: Build
     ) -> list[CompiledKernel]:
-        """Kernels for all of `scheduled`; those that are missing are built at once, in parallel where that helps."""
+        """Kernels for all of `scheduled`; those that are missing are built at once, in parallel
+        where that helps."""
         mine: list[tuple[Hashable, Scheduled, Future[CompiledKernel]]] = []
         futures = []
         with self._lock:
@@ -84,13 +90,19 @@ class KernelStore:
             future.set_exception(error)
         else:
             with self._lock:
-                self._compiled += 1
+                self._disk_hits += kernel.was_found
+                self._compiled += not kernel.was_found
             future.set_result(kernel)
 
     def counters(self) -> dict[str, int]:
-        """kernels_compiled: built so far in this process; cache_hits: requests that found one."""
+        """kernels_compiled: built so far in this process; cache_hits: requests that found one in
+        it; disk_hits: kernels that were loaded from the disk cache or an artifact."""
         with self._lock:
-            return {"kernels_compiled": self._compiled, "cache_hits": self._hits}
+            return {
+                "kernels_compiled": self._compiled,
+                "cache_hits": self._hits,
+                "disk_hits": self._disk_hits,
+            }
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -102,11 +114,19 @@ STORE = KernelStore()
 
 def _key(item: Scheduled, target: Hashable) -> Hashable:
     kernel = item.lowered.kernel
-    # Constants by their text: -0.0 equals 0.0 and NaN differs from itself, but not for generated code.
+    # Constants by their text: -0.0 equals 0.0 and NaN differs from itself, but not for generated
+    # code.
     constants = tuple(repr(node.attr) for node in kernel.nodes if node.op == CONST)
     stripped = tuple(
         (node.op, node.args, node.dtype, None if node.op == CONST else node.attr)
         for node in kernel.nodes
     )
-    shape = (kernel.name, kernel.axes, kernel.buffers, kernel.scalars, kernel.prologue, kernel.stages)
+    shape = (
+        kernel.name,
+        kernel.axes,
+        kernel.buffers,
+        kernel.scalars,
+        kernel.prologue,
+        kernel.stages,
+    )
     return shape, stripped, constants, item.schedule, target

@@ -1,8 +1,8 @@
 """Memory order of the tensors that kernels store.
 
-An output follows its own declared order, or that of the input it is written into, or else that of the inputs it depends
-on: those with the most dimensions that aren't broadcast, if they agree (pointwise on channels-last gives
-channels-last); dimensions that they don't have go outermost.
+An output follows its own declared order, or that of the input it is written into, or else that of
+the inputs it depends on: those with the most dimensions that aren't broadcast, if they agree
+(pointwise on channels-last gives channels-last); dimensions that they don't have go outermost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Library segments: one call of the framework (matmul, sort, attention, ...) between generated kernels."""
+"""Library segments: one call of the framework (matmul, sort, attention, ...) between generated
+kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def library_call(
 ) -> tuple[Function, list[Val], list[TensorView]]:
     """(function, what it takes, what it gives) for a library segment.
 
-    The function takes the tensors and runtime scalars in order, evaluates inline expressions between them and the library op,
-    and gives the op's used results, laid out as planned.
+    The function takes the tensors and runtime scalars in order, evaluates inline expressions
+    between them and the library op, and gives the op's used results, laid out as planned.
     """
     root = segment.exprs[0]
     exprs = _cone(plan, root)
@@ -77,7 +78,9 @@ def _laid_out(tensor: Any, sizes: Sequence[int], strides: Sequence[int]) -> obje
         return tensor
     import torch
 
-    made = torch.empty_strided(tuple(sizes), tuple(strides), dtype=tensor.dtype, device=tensor.device)
+    made = torch.empty_strided(
+        tuple(sizes), tuple(strides), dtype=tensor.dtype, device=tensor.device
+    )
     made.copy_(tensor.reshape(tuple(sizes)))
     return made
 

@@ -1,4 +1,5 @@
-"""What `KernelExecutor.compile` calls: a compiler for one fusion with the caller's compile and launch parameters."""
+"""What `KernelExecutor.compile` calls: a compiler for one fusion with the caller's compile and
+launch parameters."""
 
 from __future__ import annotations
 
@@ -21,15 +22,20 @@ Compiler = Callable[[Sequence[ArgInfo], "int | None", "_ext.LaunchParams | None"
 
 
 def make_compiler(
-    fusion: Fusion, compile_params: _ext.CompileParams | None, scheduler_type: SchedulerType
-) -> Compiler:
-    """A function of (arguments, device, launch constraints) that gives the program of one call.
+    fusion: Fusion,
+    compile_params: _ext.CompileParams | None,
+    scheduler_type: SchedulerType,
+    enable_options: Sequence[str] = (),
+) -> tuple[Compiler, list[int]]:
+    """A function of (arguments, device, launch constraints) that gives the program of one call, and
+    the positions of the scalar inputs whose values belong to a call's key.
 
     Raises: UnsupportedError if the fusion has no output.
     """
     if not fusion.outputs():
         raise UnsupportedError("KernelExecutor.compile: No output found for this kernel, aborting.")
     compiler = compiler_for(fusion)
+    names: tuple[Sequence[str], Sequence[str]] = (enable_options, ())
 
     def compile_call(
         args: Sequence[ArgInfo], device: int | None, launch_params: _ext.LaunchParams | None
@@ -39,19 +45,23 @@ def make_compiler(
         where = device if device is not None else _device_of(compile_params)
         options = _cuda_options(compile_params)
         given = constraints_of(launch_params)
-        wished = bound.constraints() if any(arg.device_type == CUDA for arg in args) else None
+        wished = (
+            bound.constraints()
+            if any(arg.is_tensor and arg.device_type == CUDA for arg in args)
+            else None
+        )
         if given is None and wished is not None:
             try:
-                program = compiler.compile(args, where, constraints=wished, cuda_options=options)
+                program = compiler.compile(args, where, names, wished, options)
             except LaunchError:
                 # Reductions and transposes derive their block from the sizes; the wish is dropped.
-                program = compiler.compile(args, where, cuda_options=options)
+                program = compiler.compile(args, where, names, None, options)
         else:
-            program = compiler.compile(args, where, constraints=given, cuda_options=options)
+            program = compiler.compile(args, where, names, given, options)
         _check_scheduler(program, scheduler_type)
         return program
 
-    return compile_call
+    return compile_call, list(compiler.shape_scalars)
 
 
 def constraints_of(params: _ext.LaunchParams | None) -> LaunchConstraints | None:
@@ -79,7 +89,8 @@ def _check_scheduler(program: _ext.Program, wanted: SchedulerType) -> None:
     if made != [wanted]:
         names = ", ".join(str(kind) for kind in made) or "no kernel"
         raise UsageError(
-            f"KernelExecutor.compile: {wanted} was asked for, but this fusion is scheduled as {names}; pass "
+            f"KernelExecutor.compile: {wanted} was asked for, but this fusion is scheduled as "
+            f"{names}; pass "
             "SchedulerType.none to let the fuser choose"
         )
 

@@ -1,8 +1,10 @@
-"""The compiler's front door: one `FusionCompiler` a definition, which plans once and assembles a program a call."""
+"""The compiler's front door: one `FusionCompiler` a definition, which plans once and assembles a
+program a call."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -12,10 +14,11 @@ from fuser_direct.compiler import arguments
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
 from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
 from fuser_direct.compiler.layout import allocation_orders
-from fuser_direct.compiler.segment import Plan, plan
+from fuser_direct.compiler.segment import Plan, live_exprs, plan
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
 from fuser_direct.errors import DefinitionStateError
 from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
+from fuser_direct.ops.checks import check_call
 from fuser_direct.schedulers.contract import LaunchConstraints
 
 if TYPE_CHECKING:
@@ -31,17 +34,21 @@ _MAX_PLANS = 4096
 
 
 class FusionCompiler:
-    """Compiles calls of one fusion. Everything that doesn't depend on sizes is worked out once, here."""
+    """Compiles calls of one fusion. Everything that doesn't depend on sizes is worked out once,
+    here."""
 
     def __init__(self, fusion: Fusion) -> None:
         if not fusion.outputs():
-            raise DefinitionStateError("Fusion is empty! Add at least one output with fd.add_output")
+            raise DefinitionStateError(
+                "Fusion is empty! Add at least one output with fd.add_output"
+            )
         self.fusion = fusion
         self.shape_scalars = shape_scalars(fusion)
         self._plans: dict[frozenset[IterDomain], tuple[Plan, Orders]] = {}
 
     def plan_for(self, units: frozenset[IterDomain] = frozenset()) -> tuple[Plan, Orders]:
-        """The plan, and the memory order of what it stores, for calls in which the symbolic axes `units` have extent 1."""
+        """The plan, and the memory order of what it stores, for calls in which the symbolic axes
+        `units` have extent 1."""
         known = self._plans.get(units)
         if known is None:
             made = plan(self.fusion, units)
@@ -58,15 +65,29 @@ class FusionCompiler:
     ) -> _ext.Program:
         """The program for one kind of call.
 
-        device: index of the CUDA device for a call whose arguments don't name one. Raises: InputError and its kin for
-        arguments that don't fit, CudaUnavailableError for a GPU that isn't there, CompileError, LaunchError.
+        device: index of the CUDA device for a call whose arguments don't name one. Raises:
+        InputError and its kin for arguments that don't fit, CudaUnavailableError for a GPU that
+        isn't there, CompileError, LaunchError.
         """
-        if "kernel_profile" in options[0]:
-            from fuser_direct.compiler.profiled import ProfiledAssembler as kind
-        else:
-            # Program assembly needs the extension, which this module must not load before it is used.
-            from fuser_direct.compiler.program import Assembler as kind
-        return self.assembler(kind, args, device, options, constraints, cuda_options).run()
+        enabled, disabled = option_names.effective(*options)
+        # Program assembly needs the extension, which this module must not load before it is used.
+        from fuser_direct.compiler.program import Assembler
+
+        kind: type[Assembler] = Assembler
+        if "kernel_profile" in enabled:
+            from fuser_direct.compiler.profiled import ProfiledAssembler
+
+            kind = ProfiledAssembler
+        names = (tuple(enabled), tuple(disabled))
+        began = time.perf_counter_ns()
+        program = self.assembler(kind, args, device, names, constraints, cuda_options).run()
+        if "kernel_profile" in enabled:
+            program.info.probe.compile_ms = (time.perf_counter_ns() - began) / 1e6
+        if option_names.environment().dump:
+            from fuser_direct.compiler import dump
+
+            dump.write(self.fusion, program, option_names.environment().dump)
+        return program
 
     def assembler(
         self,
@@ -78,8 +99,8 @@ class FusionCompiler:
         cuda_options: CudaOptions | None = None,
         target: CpuTarget | CudaTarget | None = None,
     ) -> AnyAssembler:
-        """An assembler of class `kind` for one kind of call; parameters and errors as of `compile`. target: instead of
-        the machine at hand."""
+        """An assembler of class `kind` for one kind of call; parameters and errors as of
+        `compile`. target: instead of the machine at hand."""
         option_names.check(*options)
         arguments.check(self.fusion, args)
         home = arguments.common_device(args, device) or _default_device()
@@ -88,11 +109,14 @@ class FusionCompiler:
         scalars = HostScalars(self.fusion, args, self.shape_scalars)
         the_plan, orders = self.plan_for(scalars.units(self.fusion))
         binding = Binding(the_plan, args, home, scalars)
+        for expr in live_exprs(self.fusion):
+            check_call(expr, binding.sizes, binding.integer)
         return kind(the_plan, binding, target, orders, constraints or LaunchConstraints())
 
 
 def _default_device() -> tuple[int, int]:
-    """Where a fusion without tensor inputs runs: the first GPU, or the CPU on a machine that has none."""
+    """Where a fusion without tensor inputs runs: the first GPU, or the CPU on a machine that has
+    none."""
     from fuser_direct import _ext
 
     return (CUDA, 0) if _ext.cuda_status()["available"] else (CPU, 0)
@@ -113,7 +137,8 @@ _compilers: OrderedDict[Hashable, FusionCompiler] = OrderedDict()
 
 
 def compiler_for(fusion: Fusion) -> FusionCompiler:
-    """The compiler of a fusion; equal definitions share one, so that defining a fusion anew plans and compiles nothing."""
+    """The compiler of a fusion; equal definitions share one, so that defining a fusion anew
+    plans and compiles nothing."""
     key = fusion.key()
     with _lock:
         known = _compilers.get(key)

@@ -1,4 +1,5 @@
-"""Program assembly: the kernels of one call in order, what they are launched with, and what is returned."""
+"""Program assembly: the kernels of one call in order, what they are launched with, and what is
+returned."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ Arg = tuple[str, Constant] | tuple[str, int, int] | tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One kernel of a program, for people and tools: what it is, how it was scheduled, what it moves at least."""
+    """One kernel of a program, for people and tools: what it is, how it was scheduled, what it
+    moves at least."""
 
     kernel: CompiledKernel
     scheduled: Scheduled | None
@@ -129,7 +131,8 @@ class Assembler:
         self._add_copies()
         if self.constraints != LaunchConstraints() and len(self.steps) > 1:
             raise LaunchError(
-                f"launch constraints: this fusion runs as {len(self.steps)} kernels, and one set of launch "
+                f"launch constraints: this fusion runs as {len(self.steps)} kernels, and one set "
+                "of launch "
                 "extents can't serve them all; leave launch_constraints out"
             )
         scheduled = [step.scheduled for step in self.steps if isinstance(step, _Step)]
@@ -166,18 +169,22 @@ class Assembler:
         self._add_kernel(lowered, read_later)
 
     def _add_library(self, segment: Segment) -> None:
-        """A call of the framework; it runs on empty tensors too, since only it knows what they give."""
+        """A call of the framework; it runs on empty tensors too, since only it knows what they
+        give."""
         call, taken, given = library_call(self.plan, segment, self.binding)
         ins = [
-            self.buffers[v] if isinstance(v, TensorView) else self.binding.position[v] for v in taken
+            self.buffers[v] if isinstance(v, TensorView) else self.binding.position[v]
+            for v in taken
         ]
         self.steps.append(_Call(segment.exprs[0].op, call, ins, [self.buffers[v] for v in given]))
 
     def _graph(self, segment: Segment) -> Graph:
-        """The segment's value graph. An output that would overwrite elements which other points still read gets memory
-        of its own after all."""
+        """The segment's value graph. An output that would overwrite elements which other points
+        still read gets memory of its own after all."""
         graph = build(self.plan, segment, self.binding)
-        unsafe = [tv for tv in segment.outputs if tv in self.in_place and self._is_hazard(tv, graph)]
+        unsafe = [
+            tv for tv in segment.outputs if tv in self.in_place and self._is_hazard(tv, graph)
+        ]
         if not unsafe:
             return graph
         for tv in unsafe:
@@ -245,15 +252,17 @@ class Assembler:
                 for d in expr.attr("dims"):
                     if sizes[d] == 0:
                         raise InputError(
-                            f"{expr.op}: dimension {d} of {tv} is empty in this call, so its {expr.op} has no value; "
+                            f"{expr.op}: dimension {d} of {tv} is empty in this call, so its "
+                            f"{expr.op} has no value; "
                             "reduce over dimensions that have at least one element"
                         )
 
     # --- outputs written into inputs ---
 
     def _in_place_outputs(self) -> dict[TensorView, TensorView]:
-        """Aliased outputs that their kernel may write straight into the input: it is the last that reads the input, and
-        reads every element just where it writes it. All others are copied when everything else has run."""
+        """Aliased outputs that their kernel may write straight into the input: it is the last
+        that reads the input, and reads every element just where it writes it. All others are
+        copied when everything else has run."""
         aliases = self.plan.fusion.aliases
         chosen = {}
         for tv, target in aliases.items():
@@ -266,7 +275,8 @@ class Assembler:
         sizes, wanted = self.binding.sizes(tv), self.binding.sizes(target)
         if sizes != wanted:
             raise InputError(
-                f"add_output: {tv} of sizes {list(sizes)} can't be written into {target} of sizes {list(wanted)}"
+                f"add_output: {tv} of sizes {list(sizes)} can't be written into {target} of sizes "
+                f"{list(wanted)}"
             )
         self.program.writes_input(self.binding.position[target])
 
@@ -279,7 +289,8 @@ class Assembler:
         return not any(target in s.leaves for s in self.plan.segments[writer + 1 :])
 
     def _add_copies(self) -> None:
-        """Write aliased outputs that have memory of their own into their inputs, in the order of their definition."""
+        """Write aliased outputs that have memory of their own into their inputs, in the order of
+        their definition."""
         for tv, target in self.plan.fusion.aliases.items():
             if tv in self.in_place or 0 in self.binding.sizes(tv):
                 continue
@@ -317,7 +328,9 @@ class Assembler:
             self.program.launch_cpu(kernel.handle, launch.items, launch.grain, 0, args)
         else:
             shared = max(kernel.shared_bytes, self.constraints.shared_bytes)
-            self.program.launch_cuda(kernel.handle, launch.grid, launch.block, shared, args)
+            self.program.launch_cuda(
+                kernel.handle, launch.grid, launch.block, shared, args, launch.cluster
+            )
 
     def _argument(self, step: _Step, param: Param, index: str) -> Arg:
         lowered = step.scheduled.lowered
@@ -350,7 +363,8 @@ class Assembler:
                 self.program.add_output(self.buffers[tv])
 
     def _add_view(self, tv: TensorView) -> None:
-        """An output that is a stored tensor or an input under another shape: it shares that tensor's memory."""
+        """An output that is a stored tensor or an input under another shape: it shares that
+        tensor's memory."""
         base = self.plan.views[tv]
         layout = view_of(self.plan, self.binding, tv)
         if layout is None:
@@ -360,9 +374,7 @@ class Assembler:
         if base not in self.binding.position and self._is_whole(tv, base, strides, offset):
             self.program.add_output(self.buffers[base])
             return
-        self.program.add_view(
-            self.buffers[base], list(self.binding.sizes(tv)), strides, offset
-        )
+        self.program.add_view(self.buffers[base], list(self.binding.sizes(tv)), strides, offset)
 
     def _is_whole(self, tv: TensorView, base: TensorView, strides: list[int], offset: int) -> bool:
         """Whether a view is its base as it stands."""

@@ -1,22 +1,25 @@
 """Segmentation: which expressions become one kernel.
 
-Expressions are visited in definition order and merged with the segments they read from (and, where domains agree, with
-segments that read the same tensors), as long as the result is still one loop nest:
+Expressions are visited in definition order and merged with the segments they read from (and, where
+domains agree, with segments that read the same tensors), as long as the result is still one loop
+nest:
 
 1. All reductions of a segment reduce the same axes R, each over the segment's whole domain D.
-2. What leaves a segment varies over all of D, or over D less R: nothing is stored twice by different loop points.
+2. What leaves a segment varies over all of D, or over D less R: nothing is stored twice by
+   different loop points.
 3. No path leaves a segment and comes back.
 
 Three kinds of expression need no loop nest of their own:
 
-- *transparent* ones (permute, broadcast, reshape, slice, ...) say which element of another tensor is meant; whoever reads
-  through them addresses that tensor directly;
-- *lazy* ones (casts, scalings, fills: cheap functions of at most one fusion input) are evaluated again by each reader,
-  which moves fewer bytes than storing them;
+- *transparent* ones (permute, broadcast, reshape, slice, ...) say which element of another tensor
+  is meant; whoever reads through them addresses that tensor directly;
+- *lazy* ones (casts, scalings, fills: cheap functions of at most one fusion input) are evaluated
+  again by each reader, which moves fewer bytes than storing them;
 - *library* ones (matmul, sort, ...) are calls of the framework, each a segment by itself.
 
-An expression that resizes (reshape, slice, pad, cat, indexing) may *absorb* the segment it reads, if nobody else needs that
-segment's values: they are then evaluated at the positions that the reader asks for.
+An expression that resizes (reshape, slice, pad, cat, indexing) may *absorb* the segment it reads,
+if nobody else needs that segment's values: they are then evaluated at the positions that the reader
+asks for.
 
 Decisions depend on the graph alone, never on sizes, so a fusion is segmented once.
 """
@@ -27,6 +30,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fuser_direct.compiler.axes import REDUCTIONS, RESIZES, AxisAnalysis, analyze, is_pointwise
+from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
 
 # Ops of a lazy chain: past this, evaluating it in every reader costs more than the bytes it saves.
@@ -42,16 +46,22 @@ _KERNEL_OPS = TRANSPARENT | _FACTORIES | frozenset(REDUCTIONS) | frozenset(RESIZ
 
 
 def is_library(expr: Expr) -> bool:
-    """Whether an expression is a call of the framework rather than part of a kernel."""
-    return expr.op not in _KERNEL_OPS and not is_pointwise(expr)
+    """Whether an expression is a call of the framework rather than part of a kernel: its op has
+    no place in a loop nest, or it computes with a type that kernels don't know."""
+    if expr.op not in _KERNEL_OPS and not is_pointwise(expr):
+        return True
+    if expr.op in TRANSPARENT:
+        return False
+    return any(not INFO[tv.dtype_].in_kernels for tv in (*tensor_ins(expr), *tensor_outs(expr)))
 
 
 @dataclass(eq=False)
 class Segment:
     """Expressions that become one kernel, or one library call.
 
-    reduced: the set R of reduced axes (empty when there is no reduction). leaves: stored tensors that it reads.
-    absorbed: expressions that are evaluated at positions which a resizing reader asks for; they don't shape the domain.
+    reduced: the set R of reduced axes (empty when there is no reduction). leaves: stored tensors
+    that it reads. absorbed: expressions that are evaluated at positions which a resizing reader
+    asks for; they don't shape the domain.
     """
 
     number: int
@@ -73,8 +83,9 @@ class Segment:
 class Plan:
     """How a fusion is cut: segments in an order in which they can run, and what every value is.
 
-    inline: expressions that readers evaluate or address through (lazy and transparent ones). materialized: tensors that a
-    segment stores. views: outputs that are a stored tensor or an input under another shape, and that tensor.
+    inline: expressions that readers evaluate or address through (lazy and transparent ones).
+    materialized: tensors that a segment stores. views: outputs that are a stored tensor or an input
+    under another shape, and that tensor.
     """
 
     fusion: Fusion
@@ -86,7 +97,8 @@ class Plan:
 
 
 def plan(fusion: Fusion, units: frozenset[IterDomain] = frozenset()) -> Plan:
-    """Cut `fusion` into segments. units: symbolic axes that have extent 1 in the calls the plan is for."""
+    """Cut `fusion` into segments. units: symbolic axes that have extent 1 in the calls the plan
+    is for."""
     live = live_exprs(fusion)
     return _Segmenter(fusion, live, analyze(fusion, live, units)).run()
 
@@ -114,7 +126,8 @@ def tensor_outs(expr: Expr) -> list[TensorView]:
 
 
 def base_of(tv: TensorView) -> TensorView:
-    """The tensor that `tv` addresses through transparent expressions; `tv` itself if there are none."""
+    """The tensor that `tv` addresses through transparent expressions; `tv` itself if there are
+    none."""
     expr = tv.definition()
     while expr is not None and expr.op in TRANSPARENT:
         tv = tensor_ins(expr)[0]
@@ -147,9 +160,7 @@ class _Segmenter:
             if expr.op not in TRANSPARENT or self._must_store(expr):
                 for tv in {base_of(tv) for tv in tensor_ins(expr)}:
                     self.users.setdefault(tv, []).append(expr)
-        self.stored = {
-            tv for tv in self.outputs if tv not in self.views
-        } | set(self.views.values())
+        self.stored = {tv for tv in self.outputs if tv not in self.views} | set(self.views.values())
         self.segments: dict[int, Segment] = {}
         self.home: dict[Expr, int] = {}
         self.readers: dict[TensorView, set[int]] = {}
@@ -205,7 +216,7 @@ class _Segmenter:
         return views
 
     def _must_store(self, expr: Expr) -> bool:
-        """Whether a lazy or transparent expression is a fusion output that needs memory of its own."""
+        """Whether a lazy or transparent expression is an output that needs memory of its own."""
         return any(out in self.outputs and out not in self.views for out in expr.outs)
 
     # --- placing ---
@@ -289,7 +300,8 @@ class _Segmenter:
         return self._domain_holds(own, other)
 
     def _crossing(self, own: Segment, other: Segment) -> str:
-        """How values get from `other` to `own`: "none", "aligned" (walked by the same axes), "resize", or "boundary"."""
+        """How values get from `other` to `own`: "none", "aligned" (walked by the same axes),
+        "resize", or "boundary"."""
         found = "none"
         for expr in own.exprs:
             for position, value in enumerate(expr.ins):
@@ -308,7 +320,8 @@ class _Segmenter:
         return found
 
     def _paths(self, expr: Expr, position: int, tv: TensorView) -> list[tuple[TensorView, bool]]:
-        """Stored or placed tensors behind one operand, and whether their elements change position on the way."""
+        """Stored or placed tensors behind one operand, and whether their elements change
+        position on the way."""
         resized = expr.op in RESIZES or (expr, position) in self.axes.remaps
         ops = _chain_ops(tv)
         base = base_of(tv)
@@ -316,7 +329,8 @@ class _Segmenter:
         return [(base, resized or any(op in RESIZES for op in ops))]
 
     def _can_absorb(self, own: Segment, other: Segment) -> bool:
-        """Whether all values of `other` are only asked for by `own`, so that they need no loops of their own."""
+        """Whether all values of `other` are only asked for by `own`, so that they need no loops
+        of their own."""
         if other.reduced or other.number not in own.ancestors:
             return False
         inside = (own.number, other.number)
@@ -340,7 +354,8 @@ class _Segmenter:
         return {tv for tv in own.leaves | other.leaves if self._home_of(tv) not in inside}
 
     def _domain_holds(self, own: Segment, other: Segment) -> bool:
-        """Rules 1 and 2 for the merged segment; a part whose domain stays as it was needs no second look."""
+        """Rules 1 and 2 for the merged segment; a part whose domain stays as it was needs no
+        second look."""
         domain = own.domain | other.domain
         reduced = own.reduced | other.reduced
         inside = (own.number, other.number)
@@ -348,9 +363,7 @@ class _Segmenter:
         if other.domain != domain or other.reduced != reduced:
             exprs += other.exprs
         absorbed = own.absorbed | other.absorbed
-        return all(
-            self._expr_holds(e, domain, reduced, inside) for e in exprs if e not in absorbed
-        )
+        return all(self._expr_holds(e, domain, reduced, inside) for e in exprs if e not in absorbed)
 
     def _expr_holds(
         self, expr: Expr, domain: frozenset[int], reduced: frozenset[int], inside: tuple[int, int]
@@ -401,10 +414,9 @@ class _Segmenter:
     def _escaping(self, segment: Segment, expr: Expr) -> Iterable[TensorView]:
         """Outputs of `expr` that something outside its segment reads."""
         for out in tensor_outs(expr):
-            if out in self.stored:
-                yield out
-            elif expr not in self.lazy and any(
-                self.home.get(user) != segment.number for user in self.users.get(out, ())
+            if out in self.stored or (
+                expr not in self.lazy
+                and any(self.home.get(user) != segment.number for user in self.users.get(out, ()))
             ):
                 yield out
 

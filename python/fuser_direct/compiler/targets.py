@@ -1,4 +1,4 @@
-"""The machines that kernels are built for: facts for the heuristics, and how text becomes a kernel."""
+"""The machines kernels are built for: facts for the heuristics, and how text becomes a kernel."""
 
 from __future__ import annotations
 
@@ -6,58 +6,148 @@ import functools
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from fuser_direct import cache
+from fuser_direct.cache import Binary
+from fuser_direct.compiler import toolchain
 from fuser_direct.compiler.kernels import CompiledKernel
+from fuser_direct.ir.serialize import digest
 from fuser_direct.schedulers.contract import CpuDevice, CudaDevice, Scheduled
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
 
 if TYPE_CHECKING:
+    from fuser_direct.codegen.llvm_types import CpuTarget as Processor
     from fuser_direct.compiler.build_cuda import CudaOptions
 
 
-class CpuTarget:
-    """This machine's CPU, through LLVM."""
+class Target:
+    """A kind of machine. Code generators and compilers are loaded when a kernel is found nowhere.
+
+    found: kernels of an artifact by `kernel_id`; they are looked at first.
+    """
+
+    backend: str
+    device: CpuDevice | CudaDevice
 
     def __init__(self) -> None:
-        # llvmlite takes 50 ms to import, so it waits for the first CPU kernel.
-        from fuser_direct.compiler import build_cpu
-
-        self._build = build_cpu
-        self.host = build_cpu.host_target()
-        self.device = CpuDevice(threads=1, vector_bits=self.host.vector_bits)
+        self.found: dict[bytes, Binary] = {}
 
     @property
     def key(self) -> Hashable:
         """What tells kernels of different targets apart."""
-        return "cpu", self.host
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The target as people call it."""
+        raise NotImplementedError
+
+    def toolchain(self) -> str:
+        """The compiler behind this target, found without loading it."""
+        raise NotImplementedError
+
+    def compile(self, item: Scheduled) -> Binary:
+        """Generate and compile one kernel; needs no such machine."""
+        raise NotImplementedError
+
+    def load(self, item: Scheduled, binary: Binary) -> object:
+        """The kernel's handle in this process."""
+        raise NotImplementedError
+
+    def kernel_id(self, item: Scheduled) -> bytes:
+        """What a kernel is, whoever compiles it: its loop nest, schedule and target."""
+        return digest(item.lowered.kernel, item.schedule, self.key)
 
     def build(self, item: Scheduled) -> CompiledKernel:
-        """Generate and compile one kernel."""
-        from fuser_direct import _ext
+        """One kernel: of the artifact, of the disk cache, or compiled. Raises CompileError and
+        its kin."""
+        binary, was_found = self.binary(item)
+        return CompiledKernel(
+            name=item.lowered.kernel.name,
+            backend=self.backend,
+            target=self.name,
+            source=binary.source,
+            scheduler=item.scheduler,
+            handle=self.load(item, binary),
+            shared_bytes=binary.shared_bytes,
+            was_found=was_found,
+        )
+
+    def binary(self, item: Scheduled) -> tuple[Binary, bool]:
+        """One kernel's code, and whether it was there already; needs no such machine."""
+        number = self.kernel_id(item)
+        if number in self.found:
+            return self.found[number], True
+        disk = cache.current()
+        if disk is None:
+            return self.compile(item), False
+        key = digest(number, self.toolchain(), toolchain.generators())
+        data = disk.get(key)
+        binary = None if data is None else Binary.from_bytes(data)
+        if binary is not None:
+            return binary, True
+        binary = self.compile(item)
+        disk.put(key, binary.to_bytes())
+        return binary, False
+
+
+class CpuTarget(Target):
+    """A CPU, through LLVM; this machine's unless another is given."""
+
+    backend = "cpu"
+
+    def __init__(self, host: Processor | None = None) -> None:
+        super().__init__()
+        self.host = host or toolchain.host_cpu()
+        self.device = CpuDevice(threads=1, vector_bits=self.host.vector_bits)
+
+    @property
+    def key(self) -> Hashable:
+        return "cpu", self.host
+
+    @property
+    def name(self) -> str:
+        return self.host.cpu
+
+    def toolchain(self) -> str:
+        return toolchain.llvm()
+
+    def compile(self, item: Scheduled) -> Binary:
         from fuser_direct.codegen import llvm
+        from fuser_direct.compiler import build_cpu
 
         assert isinstance(item.schedule, (CpuPointwise, CpuRow, CpuColumn))
-        kernel = item.lowered.kernel
-        text = llvm.emit(kernel, item.schedule, self.host)
-        address, owner = self._build.build(text, kernel.name, self.host)
-        handle = _ext.CpuKernel(address, owner)
-        return CompiledKernel(kernel.name, "cpu", self.host.cpu, text, item.scheduler, handle)
+        text = llvm.emit(item.lowered.kernel, item.schedule, self.host)
+        return Binary(text, build_cpu.compile_object(text, self.host))
+
+    def load(self, item: Scheduled, binary: Binary) -> object:
+        from fuser_direct import _ext
+
+        return _ext.CpuKernel.from_object(binary.image, item.lowered.kernel.name)
 
 
-class CudaTarget:
-    """A GPU, through NVRTC. The kernels' code needs no device; facts of a device that is there come with it."""
+class CudaTarget(Target):
+    """A GPU, through NVRTC. The kernels' code needs no device; facts of a device that is there
+    come with it."""
+
+    backend = "cuda"
 
     def __init__(self, device: CudaDevice, options: CudaOptions) -> None:
+        super().__init__()
         self.device = device
         self.options = options
 
     @property
     def key(self) -> Hashable:
-        """What tells kernels of different targets apart."""
         return "cuda", self.device.arch, self.options
 
-    def build(self, item: Scheduled) -> CompiledKernel:
-        """Generate and compile one kernel."""
-        from fuser_direct import _ext
+    @property
+    def name(self) -> str:
+        return self.device.arch
+
+    def toolchain(self) -> str:
+        return toolchain.nvrtc()
+
+    def compile(self, item: Scheduled) -> Binary:
         from fuser_direct.codegen import cuda
         from fuser_direct.compiler import build_cuda
 
@@ -65,11 +155,12 @@ class CudaTarget:
         kernel = item.lowered.kernel
         text = cuda.emit(kernel, item.schedule)
         image = build_cuda.build(text, kernel.name, self.device.arch, self.options)
-        handle = _ext.CudaKernel(image, kernel.name)
-        shared = cuda.shared_bytes(kernel, item.schedule)
-        return CompiledKernel(
-            kernel.name, "cuda", self.device.arch, text, item.scheduler, handle, shared
-        )
+        return Binary(text, image, cuda.shared_bytes(kernel, item.schedule))
+
+    def load(self, item: Scheduled, binary: Binary) -> object:
+        from fuser_direct import _ext
+
+        return _ext.CudaKernel(binary.image, item.lowered.kernel.name)
 
 
 @functools.cache
@@ -86,7 +177,7 @@ def cuda_target(device_id: int, options: CudaOptions) -> CudaTarget:
 
     facts = _ext.device_properties(device_id)
     device = CudaDevice(
-        arch=build_cuda.arch_of(device_id),
+        arch=build_cuda.pick_arch(facts.compute_capability, toolchain.nvrtc_targets()),
         sm_count=facts.sm_count,
         max_threads_per_block=facts.max_threads_per_block,
         max_threads_per_sm=facts.max_threads_per_sm,

@@ -1,8 +1,8 @@
 """Kernel IR: one loop nest over canonical axes, as lowering hands it to code generation.
 
-A kernel is a set of *axes* in loop order (outermost first), *buffers* addressed by one stride an axis,
-scalar parameters, and SSA *nodes* that are grouped into *stages*. A stage is one walk over the reduction
-axes for each point of the iteration axes:
+A kernel is a set of *axes* in loop order (outermost first), *buffers* addressed by one stride an
+axis, scalar parameters, and SSA *nodes* that are grouped into *stages*. A stage is one walk over
+the reduction axes for each point of the iteration axes:
 
     row values of `prologue`                        (no reduction behind them)
     for each stage:
@@ -10,13 +10,14 @@ axes for each point of the iteration axes:
             evaluate `loop`, accumulate `reduces`, store `stores`
         finish `reduces`; evaluate `after`; store `row_stores`
 
-Softmax over the last axis, axes "ir": stage 0 accumulates the maximum, stage 1 the sum of
-exp(x - max), stage 2 stores exp(x - max) / sum. What a later stage needs again is evaluated again (loads
-included), so a scheduler is free to hold loads in registers, in shared memory, or to read them again.
+Softmax over the last axis, axes "ir": stage 0 accumulates the maximum, stage 1 the sum of exp(x -
+max), stage 2 stores exp(x - max) / sum. What a later stage needs again is evaluated again (loads
+included), so a scheduler is free to hold loads in registers, in shared memory, or to read them
+again.
 
-Half types: a node of dtype Half or BFloat16 lives in a register as float that holds a value of the half type; an op
-whose result dtype is half is evaluated in float and rounded to nearest even. A cast half -> Float is free; a written
-cast Float -> half always rounds.
+Half types: a node of dtype Half or BFloat16 lives in a register as float that holds a value of the
+half type; an op whose result dtype is half is evaluated in float and rounded to nearest even. A
+cast half -> Float is free; a written cast Float -> half always rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ DYNAMIC = -1
 
 # Node ops that are not rows of the op table.
 LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, CAST = (
-    "load", "gather", "param", "const", "index", "reduce", "cast"
+    "load",
+    "gather",
+    "param",
+    "const",
+    "index",
+    "reduce",
+    "cast",
 )
 
 
@@ -41,8 +48,9 @@ LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, CAST = (
 class Buffer:
     """A tensor in memory. `strides[a]` along kernel axis a is 0, 1 or DYNAMIC, in elements.
 
-    A stride of 1 occurs on the innermost axis only (elsewhere it is DYNAMIC). Inputs and outputs of one kernel
-    never share memory, except an in-place output whose input is loaded at exactly the same element.
+    A stride of 1 occurs on the innermost axis only (elsewhere it is DYNAMIC). Inputs and outputs of
+    one kernel never share memory, except an in-place output whose input is loaded at exactly the
+    same element.
     """
 
     dtype: DataType
@@ -54,18 +62,25 @@ class Buffer:
 class Node:
     """One SSA value.
 
-    op: LOAD (attr: buffer number; one optional arg, a Bool: where it is False nothing is read and the value is zero), GATHER
-    (attr: buffer number; args: an Int offset in elements, added to what the buffer's strides give, and an optional Bool as for
-    LOAD), PARAM (attr: scalar number), CONST (attr: the Python value), INDEX (attr: axis number;
-    the current index along it, dtype Int), REDUCE (attr: sum, prod, max or min over all reduction axes; one arg,
-    accumulated in the register type of `dtype`), CAST, or the name of a row of the op table.
-    args: operand nodes, by number; all come earlier in `Kernel.nodes`.
+    op: LOAD (attr: buffer number; one optional arg, a Bool: where it is False nothing is read and
+    the value is zero), GATHER (attr: buffer number; args: an Int offset in elements, added to what
+    the buffer's strides give, and an optional Bool as for LOAD), PARAM (attr: scalar number), CONST
+    (attr: the Python value), INDEX (attr: axis number; the current index along it, dtype Int),
+    REDUCE (attr: sum, prod, max or min over all reduction axes; one arg, accumulated in the
+    register type of `dtype`), CAST, or the name of a row of the op table. args: operand nodes, by
+    number; all come earlier in `Kernel.nodes`.
     """
 
     op: str
     args: tuple[int, ...]
     dtype: DataType
     attr: int | float | complex | bool | str | None = None
+
+    @property
+    def number(self) -> int:
+        """The buffer, scalar or axis that `attr` names."""
+        assert isinstance(self.attr, int), self
+        return self.attr
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +106,9 @@ class Stage:
 class Param:
     """One launch argument.
 
-    kind pointer: address of buffer `buffer`; scalar: value of scalar parameter `scalar`; extent: extent of axis `axis`;
-    chunk: how many points of the flattened reduction space each step of the `s` axis covers; stride: stride of `buffer`
-    along `axis`, in elements.
+    kind pointer: address of buffer `buffer`; scalar: value of scalar parameter `scalar`; extent:
+    extent of axis `axis`; chunk: how many points of the flattened reduction space each step of the
+    `s` axis covers; stride: stride of `buffer` along `axis`, in elements.
     """
 
     kind: Literal["pointer", "scalar", "extent", "chunk", "stride"]
@@ -117,10 +132,11 @@ class Param:
 class Kernel:
     """One loop nest; equal kernels generate equal text, whatever the sizes they run on.
 
-    axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`, first of all:
-    a split of the reduction over independent work, whose step s covers the points [s * chunk, min(R, (s + 1) * chunk)) of the
-    row-major flattened reduction space of R points. Kernels with an `s` axis have one stage and store raw reduction results.
-    scalars: dtypes of the scalar parameters.
+    axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`,
+    first of all: a split of the reduction over independent work, whose step s covers the points [s
+    * chunk, min(R, (s + 1) * chunk)) of the row-major flattened reduction space of R points.
+    Kernels with an `s` axis have one stage and store raw reduction results. scalars: dtypes of the
+    scalar parameters.
     """
 
     name: str
@@ -147,7 +163,7 @@ class Kernel:
         return "s" in self.axes
 
     def params(self) -> tuple[Param, ...]:
-        """The launch arguments in their order: pointers, scalars, extents, chunk, dynamic strides."""
+        """The launch arguments in order: pointers, scalars, extents, chunk, dynamic strides."""
         return tuple(self._params())
 
     def _params(self) -> Iterator[Param]:

@@ -1,6 +1,8 @@
-"""From a value graph to a `Kernel`: axes in memory order, dropped where their extent is 1, merged where every tensor allows.
+"""From a value graph to a `Kernel`: axes in memory order, dropped where their extent is 1, merged
+where every tensor allows.
 
-Two calls whose canonical forms are equal run the same kernel: extents and strides that are not 0 or 1 are launch arguments.
+Two calls whose canonical forms are equal run the same kernel: extents and strides that are not 0 or
+1 are launch arguments.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel with this call's extents, memory operands and scalars; `chunk` belongs to a split (0 without one)."""
+    """A kernel with this call's extents, memory operands and scalars; `chunk` belongs to a split
+    (0 without one)."""
 
     kernel: Kernel
     extents: tuple[int, ...]
@@ -71,9 +74,10 @@ class Lowered:
 
 
 def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: str) -> Lowered:
-    """The canonical kernel of a value graph. `extents` by fusion axis; `reduced` the axes its reductions run over."""
+    """The canonical kernel of a value graph. `extents` by fusion axis; `reduced` the axes its
+    reductions run over."""
     axes = _ordered_axes(graph, extents, reduced)
-    indexed = {node.attr for node in graph.nodes if node.op == INDEX}
+    indexed = {node.number for node in graph.nodes if node.op == INDEX}
     groups = _merge(axes, graph.operands, extents, reduced, indexed)
     kinds: tuple[AxisKind, ...] = tuple("r" if group[-1] in reduced else "i" for group in groups)
     arguments = tuple(
@@ -90,7 +94,7 @@ def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: 
     )
     position = {group[0]: number for number, group in enumerate(groups)}
     nodes = tuple(
-        replace(node, attr=position[node.attr]) if node.op == INDEX else node
+        replace(node, attr=position[node.number]) if node.op == INDEX else node
         for node in graph.nodes
     )
     kernel = stage(name, kinds, buffers, tuple(graph.scalar_dtypes), nodes, graph.stores)
@@ -98,9 +102,10 @@ def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: 
 
 
 def _ordered_axes(graph: Graph, extents: dict[int, int], reduced: frozenset[int]) -> list[int]:
-    """Axes with more than one point (or none), outermost first: by falling stride of the reference tensor."""
+    """Axes with more than one point (or none), outermost first: by falling stride of the
+    reference tensor."""
     used = {a for operand in graph.operands for a, _ in operand.strides}
-    used |= {node.attr for node in graph.nodes if node.op == INDEX and isinstance(node.attr, int)}
+    used |= {node.number for node in graph.nodes if node.op == INDEX}
     used |= reduced
     walked = sorted(a for a in used if extents[a] != 1)
     strides = dict(_reference(graph, extents, reduced).strides)
@@ -108,8 +113,8 @@ def _ordered_axes(graph: Graph, extents: dict[int, int], reduced: frozenset[int]
 
 
 def _reference(graph: Graph, extents: dict[int, int], reduced: frozenset[int]) -> Operand:
-    """The tensor whose memory order the loops follow: the largest output of a pointwise kernel (stores gain most from
-    whole lines), the largest input of a reduction."""
+    """The tensor whose memory order the loops follow: the largest output of a pointwise kernel
+    (stores gain most from whole lines), the largest input of a reduction."""
 
     def weight(operand: Operand) -> tuple[int, bool]:
         points = _product(extents[a] for a, _ in operand.strides)
@@ -123,7 +128,7 @@ def _merge(
     operands: Sequence[Operand],
     extents: dict[int, int],
     reduced: frozenset[int],
-    indexed: set[object],
+    indexed: set[int],
 ) -> list[list[int]]:
     """Groups of neighbouring axes that every tensor walks as one."""
     maps = [dict(operand.strides) for operand in operands]
@@ -158,7 +163,8 @@ def _stride_classes(strides: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s if s == 0 or (s == 1 and a == last) else DYNAMIC for a, s in enumerate(strides))
 
 
-# --- stages ----------------------------------------------------------------------------------------
+# --- stages
+# ----------------------------------------------------------------------------------------
 
 
 def stage(
@@ -169,7 +175,8 @@ def stage(
     nodes: tuple[Node, ...],
     stores: Sequence[tuple[int, int]],
 ) -> Kernel:
-    """Group nodes into stages: a stage for each level of reductions, and one for what is stored after the last."""
+    """Group nodes into stages: a stage for each level of reductions, and one for what is stored
+    after the last."""
     inner = [a for a, kind in enumerate(kinds) if kind == "r"] or list(range(len(kinds)))
     varies, level = _levels(nodes, buffers, inner)
     full = [
@@ -201,16 +208,16 @@ def stage(
 def _levels(
     nodes: tuple[Node, ...], buffers: tuple[Buffer, ...], inner: list[int]
 ) -> tuple[list[bool], list[int]]:
-    """For each node: whether it varies along the axes of a stage's walk, and how many reductions lie behind it."""
+    """For each node: whether it varies along the axes of a stage's walk, and how many reductions
+    lie behind it."""
     varies: list[bool] = []
     level: list[int] = []
     for node in nodes:
         if node.op in (LOAD, GATHER):
-            assert isinstance(node.attr, int)
-            moves = any(buffers[node.attr].strides[a] for a in inner)
+            moves = any(buffers[node.number].strides[a] for a in inner)
             moves = moves or any(varies[a] for a in node.args)
         elif node.op == INDEX:
-            moves = node.attr in inner
+            moves = node.number in inner
         else:
             moves = node.op != REDUCE and any(varies[a] for a in node.args)
         varies.append(moves)
@@ -231,21 +238,24 @@ def _cone(nodes: tuple[Node, ...], varies: list[bool], roots: list[int]) -> tupl
     return tuple(sorted(found))
 
 
-# --- splitting a reduction -------------------------------------------------------------------------
+# --- splitting a reduction
+# -------------------------------------------------------------------------
 
 
 def can_split(kernel: Kernel) -> bool:
-    """Whether a kernel is one walk that reduces and stores rows: its reduction can be spread over more work items."""
+    """Whether a kernel is one walk that reduces and stores rows: its reduction can be spread
+    over more work items."""
     return (
         len(kernel.stages) == 1 and bool(kernel.stages[0].reduces) and not kernel.stages[0].stores
     )
 
 
 def split(lowered: Lowered, chunk: int) -> tuple[Lowered, Lowered]:
-    """Two kernels for one: partial results of `chunk` points each, then their reduction and what follows it.
+    """Two kernels for one: partial results of `chunk` points each, then their reduction and what
+    follows it.
 
-    The partial results lie in a workspace [splits, reductions..., rows] of the accumulator's type: operands whose tensor is
-    None, one a reduction, in order.
+    The partial results lie in a workspace [splits, reductions..., rows] of the accumulator's type:
+    operands whose tensor is None, one a reduction, in order.
     """
     kernel = lowered.kernel
     splits = -(-lowered.reduced_elems // chunk)
@@ -277,9 +287,9 @@ def _partial_kernel(
     nodes = []
     for number, node in enumerate(kernel.nodes):
         if node.op in (LOAD, GATHER):
-            node = replace(node, attr=renumber[node.attr])  # type: ignore[index]
+            node = replace(node, attr=renumber[node.number])
         elif node.op == INDEX:
-            node = replace(node, attr=node.attr + 1)  # type: ignore[operator]
+            node = replace(node, attr=node.number + 1)
         elif number in reduces:
             node = replace(node, dtype=_accumulator(node.dtype))
         nodes.append(node)
@@ -308,15 +318,16 @@ def _finish_kernel(
     kernel = lowered.kernel
     reduces = kernel.stages[0].reduces
     kept = (None, *kernel.iteration_axes)
-    axes: tuple[AxisKind, ...] = ("r", *("i" for _ in kernel.iteration_axes))
+    rows: tuple[AxisKind, ...] = ("i",) * len(kernel.iteration_axes)
+    axes: tuple[AxisKind, ...] = ("r", *rows)
     arguments = [
         replace(a, strides=tuple(0 if axis is None else a.strides[axis] for axis in kept))
         for a in lowered.arguments
     ]
     nodes = [
-        replace(node, attr=kept.index(node.attr))
-        if node.op == INDEX and node.attr in kept
-        else node  # type: ignore[arg-type]
+        replace(node, attr=kept.index(node.number))
+        if node.op == INDEX and node.number in kept
+        else node
         for node in kernel.nodes
     ]
     added: list[Node] = []
@@ -329,7 +340,8 @@ def _finish_kernel(
             # Partial results of a half type stay float until the last one is added.
             added.append(Node(REDUCE, (-1,), workspace.dtype, nodes[n].attr))
             nodes[n] = Node(CAST, (-1 - len(added),), nodes[n].dtype)
-    # The new nodes come first, so that operands precede their users: shift every number by their count.
+    # The new nodes come first, so that operands precede their users: shift every number by their
+    # count.
     shifted = [replace(node, args=(i - 1,)) if node.args else node for i, node in enumerate(added)]
     for node in nodes:
         args = tuple(-a - 2 if a < 0 else a + len(added) for a in node.args)
@@ -338,12 +350,11 @@ def _finish_kernel(
     keep = _reachable(shifted, [n for _, n in row_stores])
     compacted, numbers = _compact(shifted, keep)
     used = sorted(
-        {n.attr for n in compacted if n.op in (LOAD, GATHER) and isinstance(n.attr, int)}
+        {n.number for n in compacted if n.op in (LOAD, GATHER)}
         | {b for b, _ in row_stores}
     )
     compacted = [
-        replace(n, attr=used.index(n.attr)) if n.op == LOAD else n
-        for n in compacted  # type: ignore[arg-type]
+        replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in compacted
     ]
     stores = [(used.index(b), numbers[n]) for b, n in row_stores]
     return _assemble(
@@ -369,10 +380,9 @@ def _assemble(
     chunk: int,
 ) -> Lowered:
     """A `Lowered` over the scalars that its nodes still use."""
-    scalars = sorted({n.attr for n in nodes if n.op == PARAM and isinstance(n.attr, int)})
+    scalars = sorted({n.number for n in nodes if n.op == PARAM})
     nodes = [
-        replace(n, attr=scalars.index(n.attr)) if n.op == PARAM else n
-        for n in nodes  # type: ignore[arg-type]
+        replace(n, attr=scalars.index(n.number)) if n.op == PARAM else n for n in nodes
     ]
     buffers = tuple(
         Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments

@@ -1,8 +1,10 @@
-"""The value graph of one segment: SSA nodes over the fusion's axes, before axes are ordered and merged.
+"""The value graph of one segment: SSA nodes over the fusion's axes, before axes are ordered and
+merged.
 
-Values are asked for by (tensor, index of each dimension, guard). Walking backwards from what the segment stores brings in just
-what is needed, evaluates inline expressions again where they are read, and lets one tensor be read through several index
-maps (`x + transpose(x)`, the halves of a rotary embedding, the pieces of a concatenation).
+Values are asked for by (tensor, index of each dimension, guard). Walking backwards from what the
+segment stores brings in just what is needed, evaluates inline expressions again where they are
+read, and lets one tensor be read through several index maps (`x + transpose(x)`, the halves of a
+rotary embedding, the pieces of a concatenation).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from fuser_direct.lowering.index import (
     Total,
     address,
     as_linear,
+    combine,
     reshaped,
     shift,
 )
@@ -37,7 +40,8 @@ Constant = bool | int | float | complex
 
 @dataclass(frozen=True, slots=True)
 class ScalarSource:
-    """Where a scalar parameter's value comes from: input `position`, the 0-d tensor input `position`, or `value`."""
+    """Where a scalar parameter's value comes from: input `position`, the 0-d tensor input
+    `position`, or `value`."""
 
     kind: str
     position: int = -1
@@ -46,10 +50,12 @@ class ScalarSource:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor in memory as a segment addresses it: strides in elements by axis; axes of stride 0 are left out.
+    """A tensor in memory as a segment addresses it: strides in elements by axis; axes of stride 0
+    are left out.
 
-    offset_elems: from the tensor's first element to the one at index 0 of all axes. alignment_bytes: largest power of two up to
-    64 that divides that element's address. is_conditional: some loads of it are guarded or at computed places.
+    offset_elems: from the tensor's first element to the one at index 0 of all axes.
+    alignment_bytes: largest power of two up to 64 that divides that element's address.
+    is_conditional: some loads of it are guarded or at computed places.
     """
 
     tensor: TensorView | None
@@ -63,7 +69,8 @@ class Operand:
 
 @dataclass
 class Graph:
-    """Nodes in evaluation order, what they read, and what is stored: (operand number, node number) pairs.
+    """Nodes in evaluation order, what they read, and what is stored: (operand number, node number)
+    pairs.
 
     LOAD nodes name an operand, INDEX nodes a fusion axis, PARAM nodes an entry of `scalars`.
     """
@@ -75,7 +82,7 @@ class Graph:
     stores: list[tuple[int, int]] = field(default_factory=list)
 
     def add_copy(self, source: DataType, target: DataType) -> None:
-        """Make this the graph that stores operand 0 to operand 1, converted if their types differ."""
+        """Make this the graph that stores operand 0, converted if need be, to operand 1."""
         self.nodes.append(Node(LOAD, (), source, 0))
         if source is not target:
             self.nodes.append(Node(CAST, (0,), target))
@@ -102,7 +109,8 @@ class Memory:
         raise NotImplementedError
 
     def scalar(self, value: Val) -> ScalarSource | Constant | None:
-        """How a scalar is known: an input, a value of this call, or None if it is computed from inputs."""
+        """How a scalar is known: an input, a value of this call, or None if it is computed from
+        inputs."""
         raise NotImplementedError
 
     def extent(self, axis: int) -> int:
@@ -124,7 +132,8 @@ def build(plan: Plan, segment: Segment, memory: Memory) -> Graph:
 
 
 def view_of(plan: Plan, memory: Memory, tv: TensorView) -> tuple[list[int], int] | None:
-    """(strides, offset in elements) of a transparent tensor within its base's memory, or None if no strides express it."""
+    """(strides, offset in elements) of a transparent tensor within its base's memory, or None if
+    no strides express it."""
     builder = _Builder(plan, Segment(-1, [], frozenset(), frozenset()), memory)
     index: IndexMap = plan.axes.of(tv)
     base = tv
@@ -136,7 +145,8 @@ def view_of(plan: Plan, memory: Memory, tv: TensorView) -> tuple[list[int], int]
     strides: list[int] = []
     dense = 1
     for axis, size in zip(reversed(plan.axes.of(tv)), reversed(memory.sizes(tv)), strict=True):
-        # A dimension of one element has no stride of its own; give it the one a dense tensor would have.
+        # A dimension of one element has no stride of its own; give it the one a dense tensor would
+        # have.
         strides.append(dense if axis is None or size == 1 else by_axis.get(axis, 0))
         dense = max(dense, strides[-1] * size)
     return strides[::-1], offset
@@ -161,7 +171,7 @@ class _Builder:
         return self.graph
 
     def value(self, val: Val, index: IndexMap, guard: Guard = ()) -> int:
-        """The node of `val` at `index`; dependencies first, without recursion (chains can be long)."""
+        """The node of `val` at `index`; without recursion, since chains can be long."""
         first: Key = (val, index, guard)
         stack = [first]
         while stack:
@@ -176,7 +186,7 @@ class _Builder:
         return self.memo[first]
 
     def add(self, op: str, args: Sequence[int], dtype: DataType, attr: Any = None) -> int:
-        """The node with these fields; equal nodes are one (constants are told apart by their bits)."""
+        """The node with these fields; equal nodes are one (constants: by their bits)."""
         key = (op, tuple(args), dtype, type(attr), repr(attr))
         number = self.known.get(key)
         if number is None:
@@ -252,7 +262,8 @@ class _Builder:
         if position is not None:
             return self._param(ScalarSource("item", position), tv.dtype_)
         if 0 in self.memory.sizes(tv):
-            # No element is ever asked for, but a load that no loop encloses would still touch memory.
+            # No element is ever asked for, but a load that no loop encloses would still touch
+            # memory.
             return self.cast(self._constant(0, DataType.Int), tv.dtype_)
         operand, computed = self._operand(tv, index, is_output=False, is_guarded=bool(guard))
         predicate = () if not guard else (self._predicate(guard),)
@@ -265,9 +276,7 @@ class _Builder:
         self, tv: TensorView, index: IndexMap, is_output: bool, is_guarded: bool = False
     ) -> tuple[int, tuple[tuple[Index, int], ...]]:
         """(number of the memory operand, the parts of its address that the kernel computes)."""
-        by_axis, constant, computed = address(
-            index, self.memory.strides(tv), self.memory.sizes(tv)
-        )
+        by_axis, constant, computed = address(index, self.memory.strides(tv), self.memory.sizes(tv))
         strides = tuple(
             (axis, stride)
             for axis, stride in by_axis.items()
@@ -292,7 +301,7 @@ class _Builder:
     # --- computed indices ---
 
     def _size_param(self, value: int) -> int:
-        """A number that follows from sizes: an argument, so that the kernel serves other sizes too."""
+        """A number that follows from sizes: an argument, so that kernels serve other sizes."""
         return self._param(ScalarSource("value", value=value), DataType.Int)
 
     def _index(self, index: Index) -> int:
@@ -336,7 +345,10 @@ class _Builder:
         result: int | None = None
         for index, extent in guard:
             node = self._index(index)
-            for op, bound in (("ge", self._constant(0, DataType.Int)), ("lt", self._size_param(extent))):
+            for op, bound in (
+                ("ge", self._constant(0, DataType.Int)),
+                ("lt", self._size_param(extent)),
+            ):
                 test = self.add(op, (node, bound), DataType.Bool)
                 if result is None:
                     result = test
@@ -352,7 +364,8 @@ class _Builder:
         if known is not None and val.value is not None:
             return self._constant(known, val.dtype_)
         if known is not None:
-            # A value of this call (an extent): an argument, so that the kernel serves other sizes too.
+            # A value of this call (an extent): an argument, so that the kernel serves other sizes
+            # too.
             return self._param(ScalarSource("value", value=known), val.dtype_)
         expr = val.definition()
         assert expr is not None
@@ -371,6 +384,7 @@ class _Builder:
         if expr.op == "cast":
             return self.cast(args[0], dtype)
         wanted = expr.operand_dtype
+        assert wanted is not None, expr.op
         is_select = expr.op == "where"
         typed = [
             self.cast(arg, DataType.Bool if is_select and i == 0 else wanted)
@@ -387,7 +401,8 @@ class _Builder:
         return self.add(REDUCE, (args[0],), val.dtype_, expr.op)
 
     def _welford(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
-        """Mean, then the sum of squared deviations from it: two walks, exact to rounding for any offset."""
+        """Mean, then the sum of squared deviations from it: two walks, exact to rounding for any
+        offset."""
         x = args[0]
         mean_tv, _, count_tv = expr.outs
         kind = mean_tv.dtype_
@@ -419,6 +434,21 @@ class _Builder:
         scaled = self.add("mul", (self.cast(self._index(index[0]), val.dtype_), step), val.dtype_)
         return self.add("add", (start, scaled), val.dtype_)
 
+    def _random(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        """low + u * (high - low), or mean + z * deviation; u and z follow from seed, offset and
+        position alone."""
+        kind = DataType.Double if val.dtype_ is DataType.Double else DataType.Float
+        first, second = (self.cast(arg, kind) for arg in args[:2])
+        seed, offset = (self.cast(arg, DataType.Int) for arg in args[2:])
+        sizes = self.memory.sizes(val)
+        weights = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+        position = self._index(combine(list(zip(index, weights, strict=True))))
+        drawn = self.add(f"philox_{expr.op}", (seed, offset, position), kind)
+        if expr.op == "uniform":
+            second = self.add("sub", (second, first), kind)
+        spread = self.add("mul", (drawn, second), kind)
+        return self.cast(self.add("add", (first, spread), kind), val.dtype_)
+
     def _pad(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
         fill = self.cast(args[1], val.dtype_)
         conditions = self._pad_guard(expr, index)
@@ -427,7 +457,7 @@ class _Builder:
         return self.add("where", (self._predicate(conditions), args[0], fill), val.dtype_)
 
     def _cat(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
-        """Each piece where its part of the dimension is; the last one stands where no other does."""
+        """Each piece where its part of the dimension is; the last where no other is."""
         dim = expr.attr("dim")
         result = args[-1]
         ends = self._cat_ends(expr)
@@ -448,7 +478,8 @@ class _Builder:
         return ends
 
     def _pad_guard(self, expr: Expr, index: IndexMap) -> Guard:
-        """Conditions under which a padded tensor shows its operand; widths are operands, (left, right) a dimension."""
+        """Conditions under which a padded tensor shows its operand; widths are operands, (left,
+        right) a dimension."""
         source = expr.ins[0]
         assert isinstance(source, TensorView)
         sizes = self.memory.sizes(source)
@@ -460,7 +491,8 @@ class _Builder:
         return tuple(conditions)
 
 
-# --- where operands are read -----------------------------------------------------------------------
+# --- where operands are read
+# -----------------------------------------------------------------------
 
 
 def _looked(index: Index) -> list[Key]:
@@ -508,11 +540,17 @@ def _reduction_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard
     dims = expr.attr("dims")
     kept = iter(index)
     own = builder.plan.axes.of(_source(expr))
-    return [(expr.ins[0], tuple(own[d] if d in dims else next(kept) for d in range(len(own))), guard)]
+    return [
+        (expr.ins[0], tuple(own[d] if d in dims else next(kept) for d in range(len(own))), guard)
+    ]
 
 
 def _factory_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
     return [(v, (), ()) for v in (expr.ins[:1] if expr.op == "full" else expr.ins[1:3])]
+
+
+def _random_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
+    return [(v, (), ()) for v in (*expr.ins[:2], *expr.ins[-2:])]
 
 
 def _reshape_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
@@ -544,7 +582,9 @@ def _cat_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> l
     start = 0
     for val, end in zip(expr.ins, ends, strict=True):
         assert isinstance(val, TensorView)
-        moved = list(builder._aligned(val, tuple(None if d == dim else i for d, i in enumerate(index))))
+        moved = list(
+            builder._aligned(val, tuple(None if d == dim else i for d, i in enumerate(index)))
+        )
         moved[dim] = shift(index[dim], -start)
         keys.append((val, tuple(moved), (*guard, (moved[dim], end - start))))
         start = end
@@ -552,7 +592,7 @@ def _cat_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> l
 
 
 def _by_index_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard) -> list[Key]:
-    """index_select, select, gather, take_along_axis: dimension `dim` is at the value of the index."""
+    """index_select, select, gather, take_along_axis: `dim` is at the value of the index."""
     source, chooser, dim = _source(expr), expr.ins[1], expr.attr("dim")
     full = list(index)
     if expr.op == "select":
@@ -563,10 +603,7 @@ def _by_index_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard)
         where = builder._aligned(chooser, at_dim if expr.op == "index_select" else tuple(index))
     position = Looked(chooser, where, guard if isinstance(chooser, TensorView) else ())
     full[dim] = None
-    if expr.op == "gather":
-        moved = list(full)
-    else:
-        moved = list(builder._aligned(source, tuple(full)))
+    moved = full if expr.op == "gather" else list(builder._aligned(source, tuple(full)))
     moved[dim] = position
     # An index outside the tensor reads nothing and gives zero.
     inside = (position, builder.memory.sizes(source)[dim])
@@ -613,6 +650,8 @@ _OPERAND_RULES: dict[str, _OperandRule] = {
     "cat": _cat_keys,
     "full": _factory_keys,
     "iota": _factory_keys,
+    "uniform": _random_keys,
+    "normal": _random_keys,
     **dict.fromkeys(REDUCTIONS, _reduction_keys),
     **dict.fromkeys(("index_select", "select", "gather", "take_along_axis"), _by_index_keys),
 }
@@ -620,8 +659,19 @@ _NodeBuilder = Callable[[_Builder, Expr, TensorView, IndexMap, list[int]], int]
 _BUILDERS: dict[str, _NodeBuilder] = {
     **dict.fromkeys(
         (
-            "set", "segment_set", "stride_order", "permute", "broadcast", "squeeze", "expand", "reshape",
-            "slice", "index_select", "select", "gather", "take_along_axis",
+            "set",
+            "segment_set",
+            "stride_order",
+            "permute",
+            "broadcast",
+            "squeeze",
+            "expand",
+            "reshape",
+            "slice",
+            "index_select",
+            "select",
+            "gather",
+            "take_along_axis",
         ),
         _Builder._forward,
     ),
@@ -631,4 +681,6 @@ _BUILDERS: dict[str, _NodeBuilder] = {
     "iota": _Builder._iota,
     "pad": _Builder._pad,
     "cat": _Builder._cat,
+    "uniform": _Builder._random,
+    "normal": _Builder._random,
 }

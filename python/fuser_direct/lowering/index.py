@@ -1,15 +1,15 @@
 """Index expressions: which element of a tensor is meant at a point of the loops.
 
-A dimension is walked by a fusion axis (an int), stays at 0 (None), or has a computed index: a linear form of axes, a quotient
-and remainder of one (reshape), or the value of an index tensor (gather). Linear forms become strides and an offset of the
-address; all others are computed in the kernel.
+A dimension is walked by a fusion axis (an int), stays at 0 (None), or has a computed index: a
+linear form of axes, a quotient and remainder of one (reshape), or the value of an index tensor
+(gather). Linear forms become strides and an offset of the address; all others are computed in the
+kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
 
 from fuser_direct.ir.fusion import Val
 
@@ -48,7 +48,7 @@ class Total:
     constant: int
 
 
-Index = Union[int, None, Linear, Quotient, Looked, Total]
+Index = int | Linear | Quotient | Looked | Total | None
 IndexMap = tuple[Index, ...]
 # Conditions 0 <= index < extent, all of which must hold for an element to exist.
 Guard = tuple[tuple[Index, int], ...]
@@ -98,8 +98,8 @@ def reshaped(
 ) -> IndexMap:
     """The index of each dimension of a reshape's operand, from those of its result.
 
-    Dimensions are matched in groups of equal product from the left, so that a dimension which is only split, only merged or
-    left alone costs no division.
+    Dimensions are matched in groups of equal product from the left, so that a dimension which is
+    only split, only merged or left alone costs no division.
     """
     if 0 in in_sizes:
         return (None,) * len(in_sizes)
@@ -125,9 +125,7 @@ def reshaped(
     return tuple(result)
 
 
-def _split_group(
-    outer: Sequence[tuple[Index, int]], sizes: Sequence[int]
-) -> list[Index]:
+def _split_group(outer: Sequence[tuple[Index, int]], sizes: Sequence[int]) -> list[Index]:
     """Indices of dimensions `sizes` at the flat position that `outer` (index, size) pairs give."""
     weight = 1
     parts = []
@@ -152,7 +150,8 @@ def address(
 ) -> tuple[dict[int, int], int, tuple[tuple[Index, int], ...]]:
     """An element's offset as (stride by axis, constant, computed (index, stride) parts).
 
-    Quotients of one base that together rebuild it (a merged pair of dense dimensions) fold back into the base.
+    Quotients of one base that together rebuild it (a merged pair of dense dimensions) fold back
+    into the base.
     """
     parts = _fold_quotients(
         [(i, s) for i, s, n in zip(index, strides, sizes, strict=True) if s != 0 and n != 1]
@@ -195,9 +194,7 @@ def _fold_quotients(parts: list[tuple[Index, int]]) -> list[tuple[Index, int]]:
     return folded
 
 
-def _joined(
-    outer: tuple[Index, int], inner: tuple[Index, int]
-) -> tuple[Index, int] | None:
+def _joined(outer: tuple[Index, int], inner: tuple[Index, int]) -> tuple[Index, int] | None:
     (high, high_stride), (low, low_stride) = outer, inner
     if not isinstance(high, Quotient) or not isinstance(low, Quotient) or high.base != low.base:
         return None

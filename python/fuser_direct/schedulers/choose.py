@@ -13,7 +13,8 @@ from fuser_direct.schedulers.contract import (
     Scheduled,
 )
 from fuser_direct.schedulers.cuda_pointwise import CudaPointwiseScheduler
-from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler, CudaRowScheduler
+from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler
+from fuser_direct.schedulers.cuda_row import CudaRowScheduler
 from fuser_direct.schedulers.cuda_transpose import CudaTransposeScheduler
 
 # In order of priority: the first that accepts a kernel schedules it.
@@ -41,7 +42,8 @@ def schedule(
     constraints: LaunchConstraints,
     is_final: tuple[bool, ...],
 ) -> Scheduled:
-    """The loop nest of one kernel. Raises UnsupportedError with every scheduler's reason if none accepts it."""
+    """The loop nest of one kernel. Raises UnsupportedError with every scheduler's reason if none
+    accepts it."""
     if isinstance(device, CpuDevice):
         cpu.refuse_constraints(constraints)
         return cpu.schedule(lowered, device, is_final)
@@ -52,5 +54,6 @@ def schedule(
             return scheduler.schedule(lowered, device, constraints)
         reasons.append(f"{type(scheduler).__name__}: {reason}")
     raise UnsupportedError(
-        f"Can not find a scheduler to schedule fusion segment {lowered.kernel.name}: {'; '.join(reasons)}"
+        f"Can not find a scheduler to schedule fusion segment {lowered.kernel.name}: "
+        f"{'; '.join(reasons)}"
     )

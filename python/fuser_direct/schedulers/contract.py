@@ -22,11 +22,19 @@ class CudaDevice:
     max_threads_per_sm: int = 2048
     registers_per_sm: int = 65536
     l2_bytes: int = 40 << 20
+    # What one block may have; every GPU from sm_80 on allows this much when asked.
+    shared_per_block_bytes: int = 99 << 10
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks of a cluster can reach each other's shared memory: sm_90 and later."""
+        return int("".join(c for c in self.arch if c.isdigit()) or 0) >= 90
 
 
 @dataclass(frozen=True, slots=True)
 class CpuDevice:
-    """The facts of a CPU that heuristics use. `threads` never changes a result, only how work is dealt out."""
+    """The facts of a CPU that heuristics use. `threads` never changes a result, only how work is
+    dealt out."""
 
     threads: int
     vector_bits: int
@@ -47,6 +55,8 @@ class CudaLaunch:
 
     grid: Dim3
     block: Dim3
+    # Blocks along x that form a thread block cluster.
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,8 @@ class CpuLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A kernel with its schedule and this call's launch: all that code generation and the executor need.
+    """A kernel with its schedule and this call's launch: all that code generation and the executor
+    need.
 
     reason: the choice in words, for `explain`.
     """
@@ -80,4 +91,5 @@ class CudaScheduler(Protocol):
     def schedule(
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
     ) -> Scheduled:
-        """The loop nest and launch for this call's sizes; pure. Raises LaunchError for constraints it can't honour."""
+        """The loop nest and launch for this call's sizes; pure. Raises LaunchError for
+        constraints it can't honour."""

@@ -1,4 +1,5 @@
-"""CPU kernels: how work is cut into items, when stores bypass the caches, and when a reduction is split.
+"""CPU kernels: how work is cut into items, when stores bypass the caches, and when a reduction is
+split.
 
 None of it depends on the number of threads, so results are the same bits for any number of them.
 """
@@ -13,11 +14,13 @@ from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstra
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
 
-# Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after idling.
+# Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after
+# idling.
 _GRAIN_BYTES = 1 << 20
 # An expensive op on one element costs about as much as moving this many bytes.
 _HEAVY_BYTES = 8
-# Outputs of this size and more bypass the caches (measured 1.3 to 2 times faster; below, the reader pays).
+# Outputs of this size and more bypass the caches (measured 1.3 to 2 times faster; below, the reader
+# pays).
 _STREAMING_BYTES = 8 << 20
 # The same for all sizes, so that new sizes find their kernels built.
 _POINTWISE_BLOCK = 4096
@@ -31,13 +34,15 @@ def refuse_constraints(constraints: LaunchConstraints) -> None:
     """Launch constraints name extents that only CUDA launches have."""
     if constraints != LaunchConstraints():
         raise LaunchError(
-            "launch constraints: block and grid extents apply to CUDA kernels, but this fusion runs on the CPU; "
+            "launch constraints: block and grid extents apply to CUDA kernels, but this fusion "
+            "runs on the CPU; "
             "leave launch_constraints out"
         )
 
 
 def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) -> Scheduled:
-    """The loop nest for a CPU kernel. is_final: for each buffer, whether no later kernel of the program reads it."""
+    """The loop nest for a CPU kernel. is_final: for each buffer, whether no later kernel of the
+    program reads it."""
     kernel = lowered.kernel
     streaming = tuple(
         a.operand.is_output and final and _streams(lowered, b)
@@ -48,7 +53,11 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
         block = _POINTWISE_BLOCK
         items = ceil_div(inner, block) * _outer(lowered)
         return _scheduled(
-            lowered, SchedulerType.pointwise, CpuPointwise(block, streaming), items, f"blocks of {block}"
+            lowered,
+            SchedulerType.pointwise,
+            CpuPointwise(block, streaming),
+            items,
+            f"blocks of {block}",
         )
     is_staged = len(kernel.stages) > 1
     if kernel.axes[-1] == "r":

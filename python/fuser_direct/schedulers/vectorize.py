@@ -6,13 +6,13 @@ from fuser_direct.dtypes import INFO
 from fuser_direct.ir.kernel import LOAD
 from fuser_direct.lowering.canonical import Lowered
 
-# Offsets and loop counters of a 32-bit kernel stay under this: half of int32's range, so that a last partial tile
-# past the end can't wrap.
+# Offsets and loop counters of a 32-bit kernel stay under this: half of int32's range, so that a
+# last partial tile past the end can't wrap.
 _INDEX_32_LIMIT = 1 << 30
 
 
 def index_bits(lowered: Lowered) -> int:
-    """32, or 64 if some reachable offset or the number of points is too large for a 32-bit index."""
+    """32, or 64 if a reachable offset or the number of points is too large for 32."""
     points = max(lowered.rows, 1) * max(lowered.reduced_elems, 1)
     if points >= _INDEX_32_LIMIT:
         return 64
@@ -30,10 +30,11 @@ def index_bits(lowered: Lowered) -> int:
 def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]]:
     """(elements a thread moves per access, whether each buffer can move them by one access).
 
-    The factor is the largest power of two that keeps the widest type within `width_bytes` and divides the innermost extent;
-    results of a reduction don't count, since they are written once for many reads. A buffer is vectorized if it is contiguous
-    along the innermost axis, a vector of it fits one access, and every vector is aligned: its other strides are multiples
-    of the factor and so is its address.
+    The factor is the largest power of two that keeps the widest type within `width_bytes` and
+    divides the innermost extent; results of a reduction don't count, since they are written once
+    for many reads. A buffer is vectorized if it is contiguous along the innermost axis, a vector of
+    it fits one access, and every vector is aligned: its other strides are multiples of the factor
+    and so is its address.
     """
     last = len(lowered.extents) - 1
     contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
@@ -67,7 +68,8 @@ def _is_aligned(lowered: Lowered, buffer: int, factor: int) -> bool:
 
 
 def reused_loads(lowered: Lowered) -> tuple[int, ...]:
-    """Buffers that more than one stage walks along the reduction: worth keeping on chip between them."""
+    """Buffers that more than one stage walks along the reduction: worth keeping on chip between
+    them."""
     kernel = lowered.kernel
     seen: dict[int, int] = {}
     for stage in kernel.stages:
@@ -78,10 +80,44 @@ def reused_loads(lowered: Lowered) -> tuple[int, ...]:
     return tuple(sorted(b for b, count in seen.items() if count > 1))
 
 
-# Ops that cost tens of instructions: a kernel with some of them needs more independent work per thread.
+# Ops that cost tens of instructions: a kernel with some of them needs more independent work per
+# thread.
 _HEAVY = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cos cosh erf erfc erfcinv erfinv exp exp2 expm1 gcd lgamma log log10 "
-    "log1p log2 pow remainder fmod mod sigmoid silu sin sinh tan tanh nextafter".split()
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "erf",
+        "erfc",
+        "erfcinv",
+        "erfinv",
+        "exp",
+        "exp2",
+        "expm1",
+        "gcd",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "remainder",
+        "fmod",
+        "mod",
+        "sigmoid",
+        "silu",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+        "nextafter",
+    ]
 )
 
 
