@@ -239,4 +239,10 @@ def dense_strides(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]
     strides = [0] * len(sizes)
     for d, stride in zip(order, inner, strict=True):
         strides[d] = stride
+    # A dimension of one element has no place in memory; give it the stride of a row-major tensor.
+    following = 1
+    for d in range(len(sizes) - 1, -1, -1):
+        if sizes[d] == 1:
+            strides[d] = following
+        following = strides[d] * max(sizes[d], 1)
     return tuple(strides)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fuser_direct import _ext
-from fuser_direct.compiler.axes import REDUCTIONS
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
 from fuser_direct.compiler.kernels import STORE, CompiledKernel
 from fuser_direct.compiler.library import library_call
@@ -17,7 +16,16 @@ from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType, SchedulerType
 from fuser_direct.errors import InputError, LaunchError
 from fuser_direct.ir.fusion import TensorView
-from fuser_direct.ir.kernel import Param
+from fuser_direct.ir.kernel import (
+    CAST,
+    CONST,
+    GATHER,
+    INDEX,
+    LOAD,
+    PARAM,
+    REDUCE,
+    Param,
+)
 from fuser_direct.lowering.canonical import Argument, Lowered, lower
 from fuser_direct.lowering.graph import Constant, Graph, Operand, build, view_of
 from fuser_direct.schedulers import choose
@@ -164,7 +172,7 @@ class Assembler:
         graph = self._graph(segment)
         self._refuse_empty_extremes(segment)
         extents = {a: self.binding.extent(a) for a in segment.domain}
-        lowered = lower(graph, extents, segment.reduced, _name(segment))
+        lowered = lower(graph, extents, segment.reduced, _name(graph))
         read_later = {tv for later in self.plan.segments[number + 1 :] for tv in later.leaves}
         self._add_kernel(lowered, read_later)
 
@@ -404,9 +412,12 @@ class Assembler:
         self._add_kernel(lower(graph, extents, frozenset(), "fused_copy"), set())
 
 
-def _name(segment: Segment) -> str:
-    """A kernel's name: the ops that characterise it, in order, so that profiles can be read."""
-    ops = [expr.op for expr in segment.exprs if expr.op not in ("cast", "broadcast", "set")]
-    reductions = [op for op in ops if op in REDUCTIONS]
+def _name(graph: Graph) -> str:
+    """A kernel's name: the ops that characterise it, reductions first."""
+    reductions = [str(node.attr) for node in graph.nodes if node.op == REDUCE]
+    ops = [node.op for node in graph.nodes if node.op not in _UNNAMED]
     distinct = list(dict.fromkeys(reductions + ops))[:4]
     return "_".join(["fused", *distinct]) if distinct else "fused_copy"
+
+
+_UNNAMED = frozenset((LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, CAST))

@@ -13,7 +13,7 @@ Three kinds of expression need no loop nest of their own:
 
 - *transparent* ones (permute, broadcast, reshape, slice, ...) say which element of another tensor
   is meant; whoever reads through them addresses that tensor directly;
-- *lazy* ones (casts, scalings, fills: cheap functions of at most one fusion input) are evaluated
+- *lazy* ones (casts, scalings, fills: cheap functions of few fusion inputs) are evaluated
   again by each reader, which moves fewer bytes than storing them;
 - *library* ones (matmul, sort, ...) are calls of the framework, each a segment by itself.
 
@@ -135,6 +135,10 @@ def base_of(tv: TensorView) -> TensorView:
     return tv
 
 
+def _itemsize(tv: TensorView) -> int:
+    return INFO[tv.dtype_].itemsize_bytes
+
+
 def _chain_ops(tv: TensorView) -> list[str]:
     """The transparent ops between `tv` and its base."""
     ops = []
@@ -193,11 +197,23 @@ class _Segmenter:
                 continue
             leaves: frozenset[TensorView] = frozenset().union(*(c[0] for c in known))
             cost = sum(c[1] for c in known) + (expr.op not in TRANSPARENT)
-            if len(leaves) <= 1 and cost <= _LAZY_OPS:
+            if cost <= _LAZY_OPS and self._is_cheaper_again(expr, leaves):
                 lazy.add(expr)
                 for out in tensor_outs(expr):
                     cone[out] = (leaves, cost)
         return lazy
+
+    def _is_cheaper_again(self, expr: Expr, leaves: frozenset[TensorView]) -> bool:
+        """Whether reading `leaves` again moves no more bytes than storing the result (which an
+        output needs anyway) and reading that. Leaves with fewer axes hardly count.
+        """
+        if len(leaves) <= 1:
+            return True
+        out = tensor_outs(expr)[0]
+        rank = len(self.axes.walked(out))
+        again = sum(_itemsize(tv) for tv in leaves if len(self.axes.walked(tv)) >= rank)
+        passes = 1 if out in self.outputs else 2
+        return again <= passes * _itemsize(out)
 
     def _find_views(self) -> dict[TensorView, TensorView]:
         """Outputs that need no memory of their own, and the tensor whose memory they share."""
