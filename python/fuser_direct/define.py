@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,8 @@ def _unpacked(bound: dict[str, Any]) -> dict[str, Any]:
     sizes = [int(v) for v in bound[key]]
     if not sizes:
         raise DefinitionError(
-            "define_tensor: Float4_e2m1fn_x2 holds pairs along the fastest axis, so it needs rank 1 "
-            "or more"
+            "define_tensor: Float4_e2m1fn_x2 holds pairs along the fastest axis, so it needs rank "
+            "1 or more"
         )
     unpacked = {**bound, "dtype": DataType.Float4_e2m1fn}
     if key == "sizes":
@@ -289,6 +290,9 @@ def describe(tensor: Any) -> tuple[list[int], list[int], DataType, str]:
     sizes = [int(size) for size in shape]
     if hasattr(tensor, "__array_interface__") and not callable(getattr(tensor, "stride", None)):
         strides = [_in_elements(stride, tensor.itemsize) for stride in tensor.strides]
+        if 0 in sizes:
+            # NumPy gives an empty array any strides, also those of a broadcast.
+            strides = [math.prod(max(n, 1) for n in sizes[d + 1 :]) for d in range(len(sizes))]
         return sizes, strides, _known_dtype(dtype.name), "cpu"
     strides = [int(stride) for stride in tensor.stride()]
     return sizes, strides, _known_dtype(str(dtype).rpartition(".")[2]), str(tensor.device.type)

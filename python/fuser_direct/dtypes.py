@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fuser_direct.enums import DataType
+from fuser_direct.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

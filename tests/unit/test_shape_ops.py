@@ -364,7 +364,8 @@ def test_full() -> None:
         y = fd.ops.full([n, 1, 4], 2, FLOAT)
         cast = fd.ops.full(shape=(2,), fill_value=s, dtype=INT)
         kept = fd.ops.full([], s, HALF)
-    assert axes(y) == "i? b1 i4"
+    # An extent that a scalar input gives may turn out to be 1.
+    assert axes(y) == "?? b1 i4"
     assert y.size(0) is n
     fill = y.definition().ins[0]
     assert (fill.value, fill.dtype_) == (2.0, DOUBLE)
@@ -379,7 +380,7 @@ def test_iota() -> None:
         default = fd.ops.iota(n)
         floating = fd.ops.iota(4, s, 0.5, dtype=FLOAT)
         from_zero = fd.ops.iota(length=4, start=None, step=None, dtype=DOUBLE)
-    assert axes(default) == "i?"
+    assert axes(default) == "??"
     assert default.dtype() is INT
     assert [val.value for val in default.definition().ins[1:]] == [0, 1]
     assert axes(floating) == "i4"

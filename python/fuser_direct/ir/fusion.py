@@ -106,6 +106,15 @@ class Fusion:
 
         return printer.math_text(self, from_outputs_only)
 
+    def print_kernel(self, compile_params: Any = None) -> str:
+        """CUDA text of the fusion's kernels, for dense inputs whose symbolic extents are 1024 on an
+        H100: the text depends on the sizes' class, so what a call really runs is given by
+        `FusionExecutorCache.get_cuda_kernel`. compile_params: accepted; they don't alter the text.
+        """
+        from fuser_direct.compiler.text import kernel_text
+
+        return kernel_text(self)
+
     def __str__(self) -> str:
         return self.print_math()
 

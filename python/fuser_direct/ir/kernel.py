@@ -23,10 +23,10 @@ cast half -> Float is free; a written cast Float -> half always rounds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from fuser_direct.enums import DataType
+from fuser_direct.records import dataclass
 
 AxisKind = Literal["i", "r", "s"]
 # A stride that is not known when the kernel is built and arrives as a launch argument.

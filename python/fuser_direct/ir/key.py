@@ -78,4 +78,6 @@ def _expr_token(expr: Expr, tokens: _Tokens) -> Token:
     for val in expr.outs:
         tokens.next_result(val)
     dtypes = tuple(val.dtype_.value for val in expr.outs)
-    return expr.op, operands, tuple(expr.attrs.values()), dtypes
+    # The index of a random state counts dead ones too; the order in which states stand matters.
+    attrs = () if expr.op == "rng_state" else tuple(expr.attrs.values())
+    return expr.op, operands, attrs, dtypes

@@ -8,7 +8,7 @@ ask for (`compiler.manual`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 from fuser_direct.enums import (
@@ -20,6 +20,7 @@ from fuser_direct.enums import (
     ParallelType,
 )
 from fuser_direct.errors import DefinitionError, DefinitionTypeError, UnsupportedError
+from fuser_direct.records import dataclass
 
 if TYPE_CHECKING:
     from fuser_direct.ir.values import Expr, IterDomain, TensorView, Val
@@ -40,11 +41,11 @@ _REFUSED_MEMORY = {
 class Loops:
     """The schedule of one tensor.
 
-    axes: loop axes, outermost first. roots: the axes that they were made from. history: Split, Merge, Swizzle and ("reorder", old2new)
-    entries in the order of the calls. memory: where it lives, if said. mesh: a DeviceMesh or None.
-    allocation: (axes, contiguity) or None. compute_at, produced_at: how many of its outer loops it
-    shares with its consumers and with its producers. notes: further calls, in words. partials: the
-    tensors of partial results that rfactor made.
+    axes: loop axes, outermost first. roots: the axes that they were made from. history: Split,
+    Merge, Swizzle and ("reorder", old2new) entries in the order of the calls. memory: where it
+    lives, if said. mesh: a DeviceMesh or None. allocation: (axes, contiguity) or None. compute_at,
+    produced_at: how many of its outer loops it shares with its consumers and with its producers.
+    notes: further calls, in words. partials: the tensors of partial results that rfactor made.
     """
 
     axes: list[IterDomain]
@@ -183,8 +184,8 @@ class LoopMethods:
         )
 
     def rfactor(self, axes: Sequence[int]) -> TensorView:
-        """Reduce the loop axes `axes` first, and the remaining ones after; returns the tensor of the
-        partial results.
+        """Reduce the loop axes `axes` first, and the remaining ones after; returns the tensor of
+        the partial results.
 
         The new tensor is a part of the schedule: the fusion's math stays as it was defined, and
         `definition()` of this tensor with it.
@@ -286,9 +287,7 @@ def _position(tv: TensorView, axis: int, op: str) -> int:
             f"{op}(): incompatible function arguments: an axis must be an int, got {axis!r}"
         )
     if not -rank <= axis < rank:
-        raise DefinitionError(
-            f"{op}: axis {axis} is out of range: {tv.label} has {rank} loop axes"
-        )
+        raise DefinitionError(f"{op}: axis {axis} is out of range: {tv.label} has {rank} loop axes")
     return axis % rank
 
 
@@ -367,8 +366,7 @@ def _complete_order(tv: TensorView, old2new: dict[int, int]) -> list[int]:
     """The new position of every loop axis."""
     rank = len(tv.loops.axes)
     moved = {
-        _position(tv, old, "reorder"): _position(tv, new, "reorder")
-        for old, new in old2new.items()
+        _position(tv, old, "reorder"): _position(tv, new, "reorder") for old, new in old2new.items()
     }
     if len(moved) < len(old2new) or len(set(moved.values())) < len(moved):
         raise DefinitionError(

@@ -8,7 +8,10 @@ from fuser_direct.enums import DataType
 from fuser_direct.ir.values import Expr, TensorView
 
 # Positions of operands that must be Vals: a constant there is defined on a line of its own.
-_VALS = {"select": (1,), "scatter": (2,), "topk": (1,)}
+_VALS = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummin", "cummax", "select", "topk"), (1,)),
+    "scatter": (2,),
+}
 # Ops with options that are converted to Bool, so that `True`, an int to ops, may print in place.
 TAKES_BOOL = frozenset({"embedding_fwd", "sdpfa_fwd", "sdpfa_bwd"})
 
@@ -92,8 +95,7 @@ def _random(expr: Expr, operands: list[str]) -> str:
     if (low, high) == ("0.00000", "1.00000"):
         low, high = "0", "1"
     arguments = [low, high, _list(shape)]
-    seed, offset = expr.ins[-2:]
-    state = seed.definition()
+    state = expr.ins[-1].definition()
     if state is None or state.op != "rng_state":
         arguments += [f"rng_seed={operands[-2]}", f"rng_offset={operands[-1]}"]
     if expr.attr("dtype") is not DataType.Float:

@@ -173,11 +173,11 @@ def expr_text(expr: Expr) -> str:
     row = ROWS.get(expr.op)
     if row is not None and row.symbol and row.arity == 2:
         return f"{outs[0]}\n   = {ins[0]}\n   {row.symbol} {ins[1]};\n"
-    return f"{outs[0]}\n   = {_call_text(expr, ins)};\n"
+    return f"{', '.join(outs)}\n   = {_call_text(expr, ins)};\n"
 
 
 def _call_text(expr: Expr, ins: list[str]) -> str:
-    op, source = expr.op, ins[0]
+    op, source = expr.op, ins[0] if ins else ""
     if op in ("set", "segment_set"):
         return f"{'Set' if op == 'set' else 'SegmenterSet'}( {source} )"
     if op == "permute":
@@ -204,7 +204,9 @@ def _call_text(expr: Expr, ins: list[str]) -> str:
 def _row_text(expr: Expr, ins: list[str]) -> str:
     row = ROWS.get(expr.op)
     if row is None:
-        return f"{expr.op}({', '.join(ins)})"
+        known = ("operands", "outputs", "dtype", "index")
+        named = [f"{key} = {value}" for key, value in expr.attrs.items() if key not in known]
+        return f"{expr.op}({', '.join(ins + named)})"
     if row.symbol and row.arity == 1:
         return f"{row.symbol}{ins[0]}"
     name = row.printed or row.name

@@ -291,6 +291,10 @@ class TensorView(LoopMethods, Val):
             self._loops = Loops(list(self._all_axes))
         return self._loops
 
+    def has_mesh(self) -> bool:
+        """Whether the tensor was put on a mesh of devices."""
+        return self._loops is not None and self._loops.mesh is not None
+
     def has_root(self) -> bool:
         """Whether the logical axes were made from others; no op of this version does that."""
         return False

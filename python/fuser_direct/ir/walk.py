@@ -13,13 +13,26 @@ def needed_exprs(fusion: Fusion) -> list[Expr]:
 
     Depth first from the outputs in order, operands left to right; outputs that feed other outputs
     start no walk of their own. So the order follows from the definition's structure, not from the
-    order of its calls.
+    order of its calls. Random tensors that advance the framework's generator are the exception:
+    their order is part of what a fusion means, so they come first, in the order of their calls.
     """
     ordered: list[Expr] = []
     done: set[Expr] = set()
+    for random in _live_random(fusion):
+        _walk_from(random, ordered, done)
     for output in _last_outputs(fusion):
         _walk_from(output, ordered, done)
     return ordered
+
+
+def _live_random(fusion: Fusion) -> list[Val]:
+    """The results of random ops without a seed that outputs need, in the order of their calls."""
+    states = [expr for expr in fusion.exprs if expr.op == "rng_state"]
+    if not states:
+        return []
+    needed = _ancestors(fusion.outputs()) | {*fusion.outputs()}
+    drawn = [expr.outs[0] for state in states for expr in state.outs[0].uses()]
+    return [val for val in drawn if val in needed]
 
 
 def _walk_from(output: Val, ordered: list[Expr], done: set[Expr]) -> None:

@@ -22,7 +22,9 @@ from fuser_direct.ops.linalg import matmul as matmul
 from fuser_direct.ops.linalg import scaled_mm as scaled_mm
 from fuser_direct.ops.quantize import nv_block_quantize as nv_block_quantize
 from fuser_direct.ops.quantize import nv_grouped_block_quantize as nv_grouped_block_quantize
-from fuser_direct.ops.quantize import preprocess_grouped_matmul_input_sf as preprocess_grouped_matmul_input_sf
+from fuser_direct.ops.quantize import (
+    preprocess_grouped_matmul_input_sf as preprocess_grouped_matmul_input_sf,
+)
 from fuser_direct.ops.random import normal as normal
 from fuser_direct.ops.random import rand_like as rand_like
 from fuser_direct.ops.random import randn_like as randn_like

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fuser_direct.errors import DefinitionTypeError
+from fuser_direct.records import dataclass
 
 REQUIRED = object()
 

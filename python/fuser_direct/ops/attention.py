@@ -33,8 +33,8 @@ def sdpfa_fwd(
     """(output, logsumexp, philox_seed, philox_offset) of attention over [*, H, L, E].
 
     softmax(query @ key.T * scale + bias) @ value, where `mask` is True, and the position not later
-    if `is_causal`; scale is 1 / sqrt(E) if None. logsumexp is Float [*, H, L]; the seed, UInt64 [2],
-    and the offset, UInt64, are those of the dropout.
+    if `is_causal`; scale is 1 / sqrt(E) if None. logsumexp is Float [*, H, L]; the seed, UInt64
+    [2], and the offset, UInt64, are those of the dropout.
     """
     op = "sdpfa_fwd"
     fusion = active_fusion(op)
@@ -101,8 +101,8 @@ def _queries(
 def _check_mask(op: str, q: TensorView, bias: TensorView | None, mask: TensorView | None) -> None:
     if bias is not None and (bias.ndim != q.ndim or bias.dtype_ is not q.dtype_):
         raise DefinitionError(
-            f"{op}: bias must have the rank and dtype of query, {q.ndim} and {q.dtype_}, got {bias} "
-            f"of {bias.dtype_}"
+            f"{op}: bias must have the rank and dtype of query, {q.ndim} and {q.dtype_}, got "
+            f"{bias} of {bias.dtype_}"
         )
     if mask is not None and (mask.ndim != q.ndim or mask.dtype_ is not DataType.Bool):
         raise DefinitionError(

@@ -106,6 +106,7 @@ def joined_axis(
     axes = [axis for axis, _ in sources]
     # Extents that are sure to be the result's: those of 1 broadcast, those that may be 1 might.
     sure = [(axis.size(), tv) for axis, tv in sources if _is_sure(axis)]
+    size: Val | None
     if sure:
         size = _agreed(op, sure, dim)
     else:

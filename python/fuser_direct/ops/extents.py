@@ -8,7 +8,6 @@ share their size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
 
 from fuser_direct.enums import DataType
 from fuser_direct.errors import DefinitionError
@@ -104,12 +103,19 @@ def _extreme(op: str, fold: Callable[[int, int], int], a: Size, b: Size) -> Size
 
 def product(sizes: Iterable[Size]) -> Size:
     """The product of `sizes`; 1 if there are none."""
-    return reduce(mul, sizes, 1)
+    return _folded(mul, sizes, 1)
 
 
 def total(sizes: Iterable[Size]) -> Size:
     """The sum of `sizes`."""
-    return reduce(add, sizes, 0)
+    return _folded(add, sizes, 0)
+
+
+def _folded(join: Callable[[Size, Size], Size], sizes: Iterable[Size], start: int) -> Size:
+    result: Size = start
+    for size in sizes:
+        result = join(result, size)
+    return result
 
 
 def quotient(numerator: Sequence[Size], denominator: Sequence[Size]) -> Size:
@@ -163,6 +169,17 @@ def sized_axis(fusion: Fusion, size: Size) -> IterDomain:
             return fusion.new_axis("b", fusion.one())
         return fusion.new_axis("i", as_val(fusion, size))
     return fusion.new_axis("?", size)
+
+
+def factory_axis(fusion: Fusion, size: Size) -> IterDomain:
+    """An axis of a tensor that is made of scalars alone.
+
+    As `sized_axis`, but an extent of an input makes an axis that never broadcasts, as the input's.
+    """
+    size = simplified(size)
+    if isinstance(size, int) or size.definition() is not None or fusion.is_input(size):
+        return sized_axis(fusion, size)
+    return fusion.new_axis("i", size)
 
 
 def dense_axis(fusion: Fusion, axis: IterDomain) -> IterDomain:

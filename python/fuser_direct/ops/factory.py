@@ -10,8 +10,9 @@ from fuser_direct.dtypes import INFO, is_integral
 from fuser_direct.enums import DataType
 from fuser_direct.errors import DefinitionError
 from fuser_direct.ir.fusion import Fusion, active_fusion, check_dtype
-from fuser_direct.ir.values import IterDomain, TensorView, Val
+from fuser_direct.ir.values import TensorView, Val
 from fuser_direct.ops.build import cast_to, promoted
+from fuser_direct.ops.extents import factory_axis
 from fuser_direct.ops.scalar import operand, refuse_type
 from fuser_direct.ops.shapes import shape_entries
 
@@ -39,14 +40,9 @@ def full_of(fusion: Fusion, sizes: Sequence[Val | int], value: Val, dtype: DataT
             else cast_to(fusion, value, dtype)
         )
     extents = [fusion.new_scalar(DataType.Index, s) if isinstance(s, int) else s for s in sizes]
-    out = fusion.new_tensor(dtype, [_new_axis(fusion, extent) for extent in extents])
+    out = fusion.new_tensor(dtype, [factory_axis(fusion, extent) for extent in extents])
     fusion.new_expr("full", [value, *extents], [out], {"dtype": dtype})
     return out
-
-
-def _new_axis(fusion: Fusion, extent: Val) -> IterDomain:
-    """An axis of a new tensor: a static extent of 1 makes it a broadcast."""
-    return fusion.new_axis("b", fusion.one()) if extent.value == 1 else fusion.new_axis("i", extent)
 
 
 def iota(
@@ -71,7 +67,7 @@ def iota(
         raise DefinitionError("iota: step value must not equal zero.")
     if isinstance(count.value, int) and count.value < 0:
         raise DefinitionError(f"iota: length must be 0 or more, got {count.value}")
-    out = fusion.new_tensor(dtype, [fusion.new_axis("i", count)])
+    out = fusion.new_tensor(dtype, [factory_axis(fusion, count)])
     fusion.new_expr("iota", [count, first, stride], [out], {"dtype": dtype})
     return out
 

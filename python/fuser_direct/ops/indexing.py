@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser_direct.dtypes import INFO, is_integral
+from fuser_direct.dtypes import INFO, is_floating, is_integral
 from fuser_direct.enums import DataType
 from fuser_direct.errors import DefinitionError
 from fuser_direct.ir.fusion import Fusion, active_fusion
 from fuser_direct.ir.values import TensorView, Val
 from fuser_direct.ops import extents
-from fuser_direct.ops.build import broadcast_to_flags, joined_axis, like
+from fuser_direct.ops.build import broadcast_to_flags, cast_to, joined_axis, like
 from fuser_direct.ops.library import define, int_argument, option, scalar_val
 from fuser_direct.ops.promotion import same_kind
 from fuser_direct.ops.scalar import normal_dim, tensor
@@ -140,9 +140,13 @@ def check_within(
 
 def take_along_axis(arg: TensorView, index: TensorView, dim: int) -> TensorView:
     """Elements of `arg` at the positions that `index`, of the same rank, holds for `dim`; the other
-    dims of both broadcast.
+    dims of both broadcast. An index of a floating type is cast to Int: thunder's cross entropy
+    passes one, since `where` of an Int tensor and a Float scalar is Float.
     """
     fusion = active_fusion("take_along_axis")
+    if isinstance(index, TensorView) and is_floating(index.dtype_):
+        checked = tensor(fusion, "take_along_axis", "index", index)
+        index = tensor(fusion, "take_along_axis", "index", cast_to(fusion, checked, DataType.Int))
     tv, chooser, position = _by_index(fusion, "take_along_axis", arg, index, dim)
     axes = [
         like(fusion, chosen)

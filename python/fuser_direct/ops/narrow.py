@@ -5,20 +5,20 @@ Sources: OCP 8-bit floating point specification (e4m3, e5m2); OCP microscaling f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuser_direct.enums import DataType
+from fuser_direct.records import dataclass
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """mantissa_bits after the leading one; least_exponent of a normal number; highest finite value."""
+    """mantissa_bits after the leading one; least_exponent of normal numbers; highest value."""
 
     mantissa_bits: int
     least_exponent: int
@@ -35,7 +35,7 @@ _LEAST_SCALE, _GREATEST_SCALE = -127, 127
 
 
 def round_narrow(x: Array, dtype: DataType, rounds_down: bool = False) -> Array:
-    """`x` (float64) rounded to values of `dtype`, ties to even; beyond the finite range, to its end.
+    """`x` (float64) rounded to values of `dtype`, ties to even; what is beyond them, to the last.
 
     e8m0 rounds the magnitude up to a power of two, or down with `rounds_down` (from BFloat16).
     """

@@ -67,7 +67,7 @@ def _like(op: str, distribution: str, arg: object) -> TensorView:
         raise DefinitionError(
             f"{op}: input must have floating point type, got {tv} of {tv.dtype_}; cast it first"
         )
-    axes = extents.dense_axes(fusion, tv)
+    axes = [extents.factory_axis(fusion, axis.size()) for axis in tv.logical]
     low, high = constant(fusion, 0.0), constant(fusion, 1.0)
     return _define(fusion, distribution, (low, high), axes, None, tv.dtype_)
 
@@ -98,15 +98,8 @@ def _random(
         raise DefinitionError(
             f"{op}: Random distributions only create floating point types! dtype is {dtype}"
         )
-    axes = [_axis(fusion, size) for size in sizes]
+    axes = [extents.factory_axis(fusion, size) for size in sizes]
     return _define(fusion, op, (low, high), axes, state, dtype)
-
-
-def _axis(fusion: Fusion, size: extents.Size) -> IterDomain:
-    """A symbolic extent makes an axis that never broadcasts, as in `full`."""
-    if isinstance(size, int):
-        return extents.sized_axis(fusion, size)
-    return fusion.new_axis("i", size)
 
 
 def _state(fusion: Fusion, op: str, argument: str, value: object) -> Val:

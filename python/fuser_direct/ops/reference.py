@@ -14,6 +14,7 @@ from fuser_direct.dtypes import is_complex, is_floating
 from fuser_direct.enums import DataType
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.fusion import TensorView
+from fuser_direct.ops import reference_library
 from fuser_direct.ops.reference_index import INDEX_OPS
 from fuser_direct.ops.reference_pointwise import (
     POINTWISE,
@@ -158,10 +159,16 @@ def evaluate_expr(expr: Expr, args: Sequence[Array]) -> tuple[Array, ...]:
         return (np.full(_shape(args[1:]), fill, reference_class(dtype)),)
     if op == "iota":
         return (_iota(args[0], args[1], args[2], dtype),)
-    return (_shape_op(expr, args),)
+    results = reference_library.evaluate(expr, args)
+    return (np.asarray(_shape_op(expr, args)),) if results is None else results
 
 
 def _shape_op(expr: Expr, args: Sequence[Array]) -> Array:
+    if expr.op == "rng_state":
+        raise UnsupportedError(
+            "reference: a random op without a seed draws from the framework's generator, which has "
+            "no reference; give it rng_seed and rng_offset, or validate with given outputs"
+        )
     op, x = expr.op, args[0]
     if op in ("set", "segment_set", "stride_order"):
         return x

@@ -20,20 +20,27 @@ def _reshape(args: Sequence[Array], dim: int) -> Array:
 def _slice(args: Sequence[Array], dim: int) -> Array:
     bounds = _ints(args[1:])
     rank = args[0].ndim
-    return args[0][tuple(slice(a, b) for a, b in zip(bounds[:rank], bounds[rank:], strict=True))]
+    pairs = zip(bounds[:rank], bounds[rank:], strict=True)
+    return np.asarray(args[0][tuple(slice(a, b) for a, b in pairs)])
 
 
 def _pad(args: Sequence[Array], dim: int) -> Array:
     """args: x, fill, then left and right of each dim; negative widths crop."""
     x, fill, widths = args[0], args[1], _ints(args[2:])
-    for axis in range(x.ndim):
-        left, right = widths[2 * axis : 2 * axis + 2]
-        stop = x.shape[axis] + min(right, 0)
-        x = np.take(x, range(max(-left, 0), max(stop, 0)), axis)
-        sides = [(0, 0)] * x.ndim
-        sides[axis] = (max(left, 0), max(right, 0))
-        x = np.pad(x, sides, constant_values=fill)
-    return x
+    pairs = list(zip(widths[::2], widths[1::2], strict=True))
+    whole = [size + left + right for size, (left, right) in zip(x.shape, pairs, strict=True)]
+    out = np.full(whole, fill.astype(x.dtype))
+    # Where the elements that stay stand in the result, and in x; there may be none.
+    target = [
+        slice(max(left, 0), max(min(left + size, extent), max(left, 0)))
+        for size, extent, (left, _) in zip(x.shape, whole, pairs, strict=True)
+    ]
+    source = [
+        slice(part.start - left, part.stop - left)
+        for part, (left, _) in zip(target, pairs, strict=True)
+    ]
+    out[tuple(target)] = x[tuple(source)]
+    return out
 
 
 def _cat(args: Sequence[Array], dim: int) -> Array:
@@ -71,7 +78,7 @@ def _scatter(args: Sequence[Array], dim: int) -> Array:
         source = source[tuple(slice(n) for n in index.shape)]
     part = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))]
     np.put_along_axis(part, index, np.asarray(source, x.dtype), axis=dim)
-    return x
+    return np.asarray(x)
 
 
 INDEX_OPS: dict[str, Callable[[Sequence[Array], int], Array]] = {

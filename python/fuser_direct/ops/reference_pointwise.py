@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fuser_direct.dtypes import COMPONENT, INFO, is_complex, is_floating, is_narrow
 from fuser_direct.enums import DataType
+from fuser_direct.ops import philox
 from fuser_direct.ops import reference_special as special
 from fuser_direct.ops.narrow import round_narrow
 
@@ -298,6 +299,17 @@ def _nextafter(x: Array, y: Array, dtype: DataType) -> Array:
     return np.asarray(np.nextafter(x.astype(kind), y.astype(kind)).astype(np.float64))
 
 
+def _random(op: str, args: Sequence[Array], dtype: DataType) -> Array:
+    """Philox numbers of each (seed, offset, index)."""
+    make = philox.uniform if op == "philox_uniform" else philox.normal
+    triples = np.broadcast_arrays(*args)
+    numbers = [
+        make(int(seed), int(offset), np.asarray(index), dtype)
+        for seed, offset, index in zip(*(triple.flat for triple in triples), strict=True)
+    ]
+    return np.reshape(np.asarray(numbers, np.float64), triples[0].shape)
+
+
 def pointwise(op: str, args: Sequence[Array], dtype: DataType) -> Array:
     """Op `op` of arrays of reference classes, as a value of `dtype`; shapes broadcast by NumPy's
     rules.
@@ -307,6 +319,8 @@ def pointwise(op: str, args: Sequence[Array], dtype: DataType) -> Array:
     with np.errstate(all="ignore"):
         if op == "nextafter":
             return _nextafter(args[0], args[1], dtype)
+        if op in ("philox_uniform", "philox_normal"):
+            return _random(op, args, dtype)
         result = np.asarray(POINTWISE[op](*args))
         if is_complex(dtype) and dtype not in COMPONENT:
             return result

@@ -88,7 +88,7 @@ def _text(sizes: Sequence[Size]) -> str:
 
 
 def _static_reshape(fusion: Fusion, tv: TensorView, new: list[int]) -> TensorView:
-    """Axes of size 1 are squeezed before and broadcast after, so that the reshape proper has none."""
+    """Axes of size 1 are squeezed before and broadcast after the reshape, which has none."""
     units = [d for d, axis in enumerate(tv.logical) if axis.kind == "b" and axis.expanded is None]
     if units:
         tv = squeeze_axes(fusion, tv, units)
@@ -460,7 +460,7 @@ def triu(arg: TensorView, diagonal: int = 0) -> TensorView:
 
 def _positions(fusion: Fusion, axis: IterDomain, start: int) -> TensorView:
     """start, start + 1, ... along an axis like `axis`."""
-    out = fusion.new_tensor(DataType.Int, [extents.dense_axis(fusion, axis)])
+    out = fusion.new_tensor(DataType.Int, [extents.factory_axis(fusion, axis.size())])
     ins = [
         constant(fusion, v) if isinstance(v, int) else v for v in (extents.size_of(axis), start, 1)
     ]

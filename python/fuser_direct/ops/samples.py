@@ -32,7 +32,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "weight": (0.0, 1.0),
 }
 
-_INT_RANGES: dict[str, tuple[int, int]] = {"positive": (1, 8), "exponent": (0, 6), "shift": (0, 31)}
+_INT_RANGES: dict[str, tuple[int, int]] = {
+    "positive": (1, 8),
+    "exponent": (0, 6),
+    "shift": (0, 31),
+    "index": (0, 1 << 40),
+}
 
 
 def specials(dtype: DataType) -> list[Any]:
@@ -96,6 +101,8 @@ def sample(
     repeats = 1
     for position, domain in enumerate(row.domains):
         operand = DataType.Bool if row.rule == "select" and position == 0 else dtype
+        if row.rule == "random":
+            operand = DataType.Int
         array = sample_domain(domain, operand, shape, rng).copy()
         if domain == "any" and not (is_complex(operand) and row.rule != "predicate"):
             points = specials(operand)

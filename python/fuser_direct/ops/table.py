@@ -15,11 +15,11 @@ in which the row is evaluated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from fuser_direct.dtypes import COMPLEX_OF, COMPONENT, INFO
 from fuser_direct.enums import DataType
+from fuser_direct.records import dataclass
 
 Rule = Literal[
     "default",
@@ -32,6 +32,7 @@ Rule = Literal[
     "complex",
     "select",
     "bounded",
+    "random",
 ]
 """How operand and result dtypes follow from what the user passed:
 
@@ -46,6 +47,7 @@ complex     two real operands of one dtype; the result is the complex type over 
 select      operand 0 is Bool; the others promoted with half types kept; the result has their dtype
 bounded     operand 0 keeps its dtype, which the result has; the others are scalars converted to its
 kind
+random      all operands are Int; the row is evaluated in, and gives, Float or Double
 """
 
 Domain = Literal[
@@ -61,13 +63,14 @@ Domain = Literal[
     "exponent",
     "shift",
     "weight",
+    "index",
 ]
 """What values an operand is sampled from in tests:
 
 any  every value with infinities, NaN and both zeros where the type has them;  small  |x| < 8;
 positive  0 < x < 8; nonzero  0.1 < |x| < 8 (ints: not 0);  unit  -1..1;  open_unit  inside -1..1;
 open_two  inside 0..2;  ge1  1 <= x < 8; gtm1  -1 < x < 8;  exponent  -4..4 (ints: 0..5);  shift  0
-<= x < 31;  weight  0..1.
+<= x < 31;  weight  0..1;  index  a position, 0 <= x < 2**40.
 """
 
 
@@ -412,6 +415,24 @@ _ROWS = (
 )
 
 ROWS: dict[str, PointwiseOp] = {row.name: row for row in _ROWS}
+
+_PHILOX_ARGS = ("seed", "offset", "index")
+_PHILOX_DOMAINS: tuple[Domain, ...] = ("any", "index", "index")
+# Rows that no function of `fd.ops` defines: lowering makes them of the random ops. `philox` says
+# what they give, bit for bit.
+KERNEL_ROWS: dict[str, PointwiseOp] = {
+    name: PointwiseOp(name, "random", _PHILOX_ARGS, "f", doc, _PHILOX_DOMAINS)
+    for name, doc in (
+        ("philox_uniform", "A random number in [0, 1) for element index."),
+        ("philox_normal", "A standard normal random number for element index."),
+    )
+}
+
+
+def row_of(name: str) -> PointwiseOp:
+    """The row of that name, also one that only lowering uses."""
+    return ROWS[name] if name in ROWS else KERNEL_ROWS[name]
+
 
 _KIND_LETTERS = {"float": "f", "int": "i", "bool": "b", "complex": "c"}
 
