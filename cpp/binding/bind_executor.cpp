@@ -1,5 +1,6 @@
 // Python's view of the executor: ArgInfo and ExecutorCache.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -198,6 +199,11 @@ void bind_cache(nb::module_& m) {
           "most_recent",
           [](const Executor& self) { return without_const(self.cache().most_recent()); },
           nb::sig("def most_recent(self, /) -> Program | None"), "The program that ran last.")
+      .def("time_lookup", &Executor::time_lookup, nb::arg("inputs"), nb::arg("rounds"),
+           nb::sig("def time_lookup(self, inputs: collections.abc.Sequence[typing.Any], rounds: "
+                   "int) -> tuple[float, float]"),
+           "Mean nanoseconds of reading `inputs`, and of making and finding their key, for "
+           "benchmarks.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
            "calls, hits and misses so far.");
 }

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fuser_direct import _ext, options
 from fuser_direct.compiler.kernels import STORE
 from fuser_direct.compiler.pipeline import FusionCompiler, compiler_for
 from fuser_direct.compiler.program import KernelInfo, ProgramInfo
 from fuser_direct.errors import DefinitionStateError, InputError
-from fuser_direct.ir.fusion import Fusion, TensorView
-
-if TYPE_CHECKING:
-    from fuser_direct.multidevice import Sharding
+from fuser_direct.ir.fusion import Fusion
+from fuser_direct.multidevice import Sharding, output_shardings, refuse_spread
 
 
 class FusionExecutorCache(_ext.ExecutorCache):
@@ -30,7 +28,7 @@ class FusionExecutorCache(_ext.ExecutorCache):
                 f"FusionExecutorCache: fusion must be a Fusion, got {type(fusion).__name__}; "
                 "a FusionDefinition has it as .fusion"
             )
-        _refuse_spread(fusion)
+        refuse_spread(fusion, "FusionExecutorCache")
         if options.environment().prof:
             from fuser_direct import profiler
 
@@ -86,8 +84,6 @@ class FusionExecutorCache(_ext.ExecutorCache):
 
     def get_output_shardings(self) -> list[Sharding]:
         """How each returned output is spread over devices; [] if no tensor has a mesh."""
-        from fuser_direct.multidevice import output_shardings
-
         return output_shardings(self._fusion)
 
     def _scheduled_ir(self, program: _ext.Program | None, tensor_transforms: bool) -> str:
@@ -120,12 +116,3 @@ def counters() -> dict[str, int]:
     """Counts of this process: kernels_compiled, and cache_hits (kernels that were asked for and
     found)."""
     return STORE.counters()
-
-
-def _refuse_spread(fusion: Fusion) -> None:
-    """Refuse a fusion over several devices; its inputs would be parts of what it describes."""
-    for val in fusion.vals():
-        if isinstance(val, TensorView) and val.has_mesh():
-            from fuser_direct.multidevice import refuse_spread
-
-            refuse_spread(fusion, "FusionExecutorCache")

@@ -11,9 +11,9 @@ import functools
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fuser_direct.errors import InputError
+from fuser_direct.records import dataclass
 
 ENABLE_OPTIONS = frozenset(
     [

@@ -36,14 +36,14 @@ class BoundAxes:
         for kind, extent in self.extents.items():
             if extent > _LIMITS[kind]:
                 raise LaunchError(
-                    f"manual schedule: {_NAMES[kind]} = {extent} exceeds the limit of {_LIMITS[kind]}; "
-                    f"split the axes that are bound to {kind}"
+                    f"manual schedule: {_NAMES[kind]} = {extent} exceeds the limit of "
+                    f"{_LIMITS[kind]}; split the axes that are bound to {kind}"
                 )
         threads = self.threads()
         if threads > _MAX_THREADS:
             raise LaunchError(
-                f"manual schedule: {threads} threads a block exceed maxThreadsPerBlock, {_MAX_THREADS} on every "
-                "CUDA device; bind less to block_x, block_y and block_z"
+                f"manual schedule: {threads} threads a block exceed maxThreadsPerBlock, "
+                f"{_MAX_THREADS} on every CUDA device; bind less to block_x, block_y and block_z"
             )
 
     def threads(self) -> int:
@@ -54,8 +54,9 @@ class BoundAxes:
         return product
 
     def constraints(self) -> LaunchConstraints | None:
-        """The block as launch constraints: its threads along x, as generated kernels have them; None if nothing is
-        bound to it. The grid follows from the sizes."""
+        """The block as launch constraints: its threads along x, as generated kernels have them;
+        None if nothing is bound to it. The grid follows from the sizes.
+        """
         if not any(kind in self.extents for kind in _BLOCK):
             return None
         return LaunchConstraints(block=(self.threads(), None, None))

@@ -12,6 +12,7 @@ from fuser_direct.compiler.pipeline import compiler_for
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError, UnsupportedError, UsageError
 from fuser_direct.ir.fusion import Fusion
+from fuser_direct.multidevice import refuse_spread
 from fuser_direct.schedulers.contract import LaunchConstraints
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def make_compiler(
     """
     if not fusion.outputs():
         raise UnsupportedError("KernelExecutor.compile: No output found for this kernel, aborting.")
+    refuse_spread(fusion, "KernelExecutor.compile")
     compiler = compiler_for(fusion)
     names: tuple[Sequence[str], Sequence[str]] = (enable_options, ())
 

@@ -18,13 +18,16 @@ from fuser_direct.ir.fusion import Fusion
 from fuser_direct.schedulers.contract import CudaDevice, Scheduled
 
 # What is assumed of a GPU that isn't there: an H100 or H200.
-_ASSUMED_GPU = CudaDevice(arch="sm_90a", sm_count=132, l2_bytes=50 << 20)
+_ASSUMED_GPU = CudaDevice(
+    arch="sm_90a", sm_count=132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A segment of a call: the kernels that make it (two for a split reduction), or, without any, the op that the
-    framework's library does."""
+    """A segment of a call: the kernels that make it (two for a split reduction), or, without any,
+    the op that the framework's library does.
+    """
 
     op: str
     kernels: tuple[Scheduled, ...]
@@ -105,7 +108,9 @@ class AssumedArg:
 
 
 def assumed_cuda_text(fusion: Fusion, args: Sequence[AssumedArg]) -> list[str]:
-    """CUDA text of each generated kernel of a call with such arguments, for the GPU at hand or an assumed one."""
+    """CUDA text of each generated kernel of a call with such arguments, for the GPU at hand or an
+    assumed one.
+    """
     from fuser_direct.codegen import cuda
     from fuser_direct.compiler.build_cuda import DEFAULT_OPTIONS
     from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
