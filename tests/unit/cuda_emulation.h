@@ -3,10 +3,12 @@
 // assembly have been cut; they are defined here.
 #pragma once
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -44,6 +46,18 @@ static inline int __double2hiint(double x) { return (int)(bits_as<unsigned long 
 static inline int __double2loint(double x) { return (int)bits_as<unsigned long long>(x); }
 static inline double __hiloint2double(int hi, int lo) {
   return bits_as<double>((unsigned long long)(unsigned int)hi << 32 | (unsigned int)lo);
+}
+
+static inline unsigned int __byte_perm(unsigned int x, unsigned int y, unsigned int s) {
+  const unsigned long long both = (unsigned long long)y << 32 | x;
+  unsigned int r = 0;
+  for (int i = 0; i < 4; ++i)
+    r |= (unsigned int)(both >> 8 * (s >> 4 * i & 7) & 0xff) << 8 * i;
+  return r;
+}
+
+static inline unsigned int __funnelshift_r(unsigned int lo, unsigned int hi, unsigned int shift) {
+  return (unsigned int)(((unsigned long long)hi << 32 | lo) >> (shift & 31));
 }
 
 static inline float rsqrt(float x) { return (float)(1.0 / sqrt((double)x)); }
@@ -96,6 +110,17 @@ static inline float fd_reciprocal_approx(float x) { return 1.0f / x; }
 static inline float fd_div_approx(float a, float b) { return a / b; }
 template <class Pack>
 static inline void fd_keep(Pack&) {}
+static inline void fd_forget() {}
+static inline void fd_wait_for_previous() {}
+static inline void fd_launch_next() {}
+template <class Index>
+static inline void fd_keep_index(Index&) {}
+static inline unsigned long long fd_keep_in_l2() { return 42; }
+static inline uint4 fd_load_16(const void* p, unsigned long long) { return *(const uint4*)p; }
+static inline uint2 fd_load_8(const void* p, unsigned long long) { return *(const uint2*)p; }
+static inline unsigned int fd_load_4(const void* p, unsigned long long) {
+  return *(const unsigned int*)p;
+}
 
 // --- threads ---
 
@@ -106,7 +131,7 @@ static dim3 threadIdx, blockIdx, gridDim, blockDim;
 
 namespace emulation {
 
-enum Wait { kReady, kBlock, kWarp, kDone };
+enum Wait { kReady, kBlock, kWarp, kCluster, kDone };
 
 struct Fiber {
   ucontext_t context;
@@ -115,6 +140,11 @@ struct Fiber {
   Wait wait = kReady;
   unsigned int members = 0;
   unsigned int shuffles = 0;
+  unsigned int block = 0;          // in the cluster
+  unsigned int cluster_round = 0;  // barriers of the cluster it has arrived at
+  // Asynchronous copies: they take place as late as they may, when their group is waited for.
+  std::vector<std::function<void()>> begun;
+  std::deque<std::vector<std::function<void()>>> groups;
 };
 
 static std::vector<Fiber> fibers;
@@ -122,8 +152,32 @@ static ucontext_t scheduler;
 static unsigned int current;
 static std::function<void()> body;
 static bool broken;
+static unsigned int cluster = 1, block_threads;
+static const unsigned int kMostBlocks = 16;
+static unsigned int rank() { return fibers[current].block; }
+// Shared variables: one for each block of a cluster, `bytes` apart.
+struct Shared {
+  char* base;
+  size_t bytes;
+};
+static std::vector<Shared> shared_variables;
+template <class T>
+static T& shared_variable(T (&all)[kMostBlocks]) {
+  for (Shared& s : shared_variables)
+    if (s.base == (char*)all) return all[rank()];
+  shared_variables.push_back({(char*)all, sizeof(T)});
+  return all[rank()];
+}
+static void* in_block(void* local, unsigned int rank_there) {
+  for (Shared& s : shared_variables) {
+    const ptrdiff_t distance = (char*)local - s.base;
+    if (distance >= 0 && (size_t)distance < kMostBlocks * s.bytes)
+      return (char*)local + ((ptrdiff_t)rank_there - (ptrdiff_t)rank()) * (ptrdiff_t)s.bytes;
+  }
+  __builtin_trap();
+}
 // Values on their way through a shuffle; a lane is never more than one shuffle ahead of its peers.
-static unsigned char slots[2][1024][16];
+static unsigned char slots[2][1024 * kMostBlocks][16];
 
 static void give_way(Wait wait) {
   Fiber& self = fibers[current];
@@ -138,11 +192,17 @@ static void start() {
 }
 
 static bool release() {
-  bool any = false, all_at_barrier = true;
-  for (Fiber& f : fibers) all_at_barrier &= f.wait == kBlock || f.wait == kDone;
+  bool any = false;
+  std::vector<char> at_barrier(cluster, 1);
+  unsigned int round = ~0u;
+  for (Fiber& f : fibers) {
+    at_barrier[f.block] &= f.wait == kBlock || f.wait == kDone;
+    if (f.wait != kDone && f.cluster_round < round) round = f.cluster_round;
+  }
   for (unsigned int n = 0; n < fibers.size(); ++n) {
     Fiber& f = fibers[n];
-    if (f.wait == kBlock && all_at_barrier) {
+    if ((f.wait == kBlock && at_barrier[f.block]) ||
+        (f.wait == kCluster && f.cluster_round <= round)) {
       f.wait = kReady;
       any = true;
     }
@@ -150,7 +210,8 @@ static bool release() {
     bool complete = true;
     for (unsigned int lane = 0; lane < 32; ++lane) {
       if (!(f.members >> lane & 1)) continue;
-      const unsigned int peer = n / 32 * 32 + lane;
+      // Warps begin anew in each block of a cluster.
+      const unsigned int peer = (n % block_threads) / 32 * 32 + n / block_threads * block_threads + lane;
       // A released peer is ready and has counted this shuffle already.
       complete &= peer < fibers.size() && fibers[peer].members == f.members &&
                   (fibers[peer].wait == kWarp ||
@@ -164,13 +225,15 @@ static bool release() {
   return any;
 }
 
-static void run_block(bool backwards) {
-  const unsigned int count = blockDim.x * blockDim.y;
+static void run_cluster(unsigned int first_block, bool backwards) {
+  block_threads = blockDim.x * blockDim.y;
+  const unsigned int count = block_threads * cluster;
   fibers = std::vector<Fiber>(count);
   for (unsigned int n = 0; n < count; ++n) {
     Fiber& f = fibers[n];
     f.stack.resize(1 << 16);
-    f.thread = {n % blockDim.x, n / blockDim.x, 0};
+    f.block = n / block_threads;
+    f.thread = {n % blockDim.x, n % block_threads / blockDim.x, 0};
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
     f.context.uc_stack.ss_size = f.stack.size();
@@ -184,6 +247,7 @@ static void run_block(bool backwards) {
       if (fibers[n].wait != kReady) continue;
       current = n;
       threadIdx = fibers[n].thread;
+      blockIdx = {first_block + fibers[n].block, 0, 0};
       swapcontext(&scheduler, &fibers[n].context);
     }
     for (Fiber& f : fibers) done &= f.wait == kDone;
@@ -196,22 +260,47 @@ static void run_block(bool backwards) {
 }
 
 // Whether every block ran to its end; `backwards`: threads and blocks in reverse order.
-static bool run_grid(unsigned int grid, unsigned int x, unsigned int y, bool backwards,
-                     std::function<void()> kernel) {
+static bool run_grid(unsigned int grid, unsigned int x, unsigned int y, unsigned int blocks,
+                     bool backwards, std::function<void()> kernel) {
+  cluster = blocks;
   body = kernel;
   broken = false;
   gridDim = {grid, 1, 1};
   blockDim = {x, y, 1};
-  for (unsigned int b = 0; b < grid && !broken; ++b) {
-    blockIdx = {backwards ? grid - 1 - b : b, 0, 0};
-    run_block(backwards);
-  }
+  for (unsigned int b = 0; b < grid && !broken; b += cluster)
+    run_cluster(backwards ? grid - cluster - b : b, backwards);
   return !broken;
 }
 
 }  // namespace emulation
 
 static inline void __syncthreads() { emulation::give_way(emulation::kBlock); }
+
+// --- clusters and asynchronous copies ---
+
+static inline unsigned int fd_cluster_rank() { return emulation::rank(); }
+static inline void fd_cluster_arrive() { ++emulation::fibers[emulation::current].cluster_round; }
+static inline void fd_cluster_wait() { emulation::give_way(emulation::kCluster); }
+template <class T>
+static inline void fd_put(T* local, unsigned int rank, T x) {
+  memcpy(emulation::in_block(local, rank), &x, sizeof x);
+}
+
+template <int Bytes>
+static inline void fd_copy_async(void* to, const void* from, unsigned long long = 0) {
+  if ((uintptr_t)to % Bytes || (uintptr_t)from % Bytes) __builtin_trap();
+  emulation::fibers[emulation::current].begun.push_back([=] { memcpy(to, from, Bytes); });
+}
+static inline void fd_commit_copies() {
+  emulation::Fiber& self = emulation::fibers[emulation::current];
+  self.groups.push_back(std::move(self.begun));
+  self.begun.clear();
+}
+static inline void fd_wait_copies(int pending) {
+  emulation::Fiber& self = emulation::fibers[emulation::current];
+  for (; (int)self.groups.size() > pending; self.groups.pop_front())
+    for (auto& copy : self.groups.front()) copy();
+}
 
 template <class T>
 static inline T __shfl_xor_sync(unsigned int members, T x, int distance) {

@@ -5,6 +5,7 @@ interpreter.
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,8 @@ from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.kernel import DYNAMIC, Kernel
 from fuser_direct.schedulers.schedule import CudaSchedule
 
+# A declaration of shared memory: type, name, extents.
+_SHARED = re.compile(r"__shared__ (?:__align__\(16\) )?([\w ]+?) (\w+)((?:\[\d+\])+);")
 _HEADER = Path(__file__).parent / "cuda_emulation.h"
 _PARAM = {
     "float": ctypes.c_float,
@@ -52,17 +55,23 @@ def _arguments(kernel: Kernel) -> str:
 def _source(kernel: Kernel, schedule: CudaSchedule) -> str:
     text = cuda.emit(kernel, schedule)
     for block in blocks():
-        if "asm" in block.text:
+        if "asm" in block.text or "fd_put" in block.names:
             text = text.replace(block.text, "")
     text = text.replace(
         "extern __shared__ __align__(16) unsigned char shared[]",
-        "static unsigned char shared[1 << 18]",
+        f"__shared__ unsigned char shared[{cuda.shared_bytes(kernel, schedule)}]",
+    )
+    text = _SHARED.sub(
+        r"static __attribute__((aligned(16))) \1 \2_of[16]\3; "
+        r"auto& \2 = emulation::shared_variable(\2_of);",
+        text,
     )
     call = f"[&] {{ {kernel.name}({_arguments(kernel)}); }}"
     return (
         f'#include "{_HEADER.name}"\n{text}'
         'extern "C" int run(void** args, unsigned grid, unsigned x, unsigned y, int backwards) {\n'
-        + f"  return emulation::run_grid(grid, x, y, backwards != 0, {call});\n}}\n"
+        f"  return emulation::run_grid(grid, x, y, {cuda.cluster_of(schedule)}, backwards != 0, "
+        f"{call});\n}}\n"
     )
 
 

@@ -100,6 +100,17 @@ def test_cluster_is_passed_as_launch_attribute(run: Run) -> None:
     assert not any(line.startswith("set") for line in log)
 
 
+def test_early_launch_is_passed_where_device_and_driver_can(run: Run) -> None:
+    log = run("kernel().launch(0, (8, 1, 1), BLOCK, ARGS, cluster=4, early=True); say(log())")
+    assert "attribute 4 of 4,1,1 attribute 6 of 1,0,0" in log[-1]
+    log = run("kernel().launch(0, GRID, BLOCK, ARGS, early=True); say(log())")
+    assert "shared 0 stream 0 attribute 6 of 1,0,0" in log[-1]
+    log = run("kernel().launch(1, GRID, BLOCK, ARGS, early=True); say(log())")
+    assert "attribute" not in log[-1]
+    log = run("kernel().launch(0, GRID, BLOCK, ARGS, early=True); say(log())", FAKE_VERSION=12020)
+    assert "attribute" not in log[-1]
+
+
 def test_large_cluster_is_allowed_once(run: Run) -> None:
     log = run("""
         k = kernel()

@@ -9,11 +9,10 @@ extents of all axes.
 
 from __future__ import annotations
 
-from fuser_direct.codegen import cuda_column, cuda_transpose
+from fuser_direct.codegen import cuda_column, cuda_row, cuda_transpose
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import STATIC_SHARED_BYTES
 from fuser_direct.codegen.cuda_pointwise import pointwise_text
-from fuser_direct.codegen.cuda_row import row_text
 from fuser_direct.codegen.device_library import paste
 from fuser_direct.dtypes import INFO, is_complex, is_floating
 from fuser_direct.ir.kernel import Kernel
@@ -41,6 +40,11 @@ def threads_of(schedule: CudaSchedule) -> tuple[int, int]:
     return schedule.threads, 1
 
 
+def cluster_of(schedule: CudaSchedule) -> int:
+    """Blocks along x that the text for `schedule` must be launched with as one cluster."""
+    return schedule.cluster if isinstance(schedule, CudaRow) else 1
+
+
 def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
     """Dynamic shared memory that a launch must ask for, in bytes.
 
@@ -50,6 +54,8 @@ def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
     total = 0
     if isinstance(schedule, CudaColumn):
         total = cuda_column.shared_bytes(kernel, schedule)
+    elif isinstance(schedule, CudaRow):
+        total = cuda_row.shared_bytes(kernel, schedule)
     elif isinstance(schedule, CudaTranspose):
         total = cuda_transpose.shared_bytes(kernel, schedule)
     return total if total > STATIC_SHARED_BYTES else 0
@@ -59,7 +65,7 @@ def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
     if isinstance(schedule, CudaPointwise):
         return pointwise_text(kernel, schedule)
     if isinstance(schedule, CudaRow):
-        return row_text(kernel, schedule)
+        return cuda_row.row_text(kernel, schedule)
     if isinstance(schedule, CudaColumn):
         return cuda_column.column_text(kernel, schedule)
     return cuda_transpose.transpose_text(kernel, schedule)

@@ -41,6 +41,12 @@ class Body:
         self.kernel = kernel
         self.vector = vector
         self.vectorized = vectorized
+        # Buffers whose vectors are loaded under the cache policy `policy`.
+        self.under_policy: frozenset[int] = frozenset()
+        # Buffers whose elements lie in the order of units, the current one of which is `unit`.
+        self.flat: frozenset[int] = frozenset()
+        # Whether lanes of a unit may lie outside the row (`CudaRow.edges`).
+        self.has_edges = False
         self.innermost = len(kernel.axes) - 1
         self.index: dict[int, str] = {}
         self.base: dict[int, str] = {b: f"b{b}" for b in range(len(kernel.buffers))}
@@ -89,12 +95,17 @@ class Body:
         elif size_bytes:
             self.line(f"__shared__ __align__(16) unsigned char shared[{size_bytes}];")
 
-    def text(self, threads: int, index_bits: int) -> str:
-        """The whole kernel function, without device functions."""
+    def text(self, threads: int, index_bits: int, blocks_per_sm: int = 0) -> str:
+        """The whole kernel function, without device functions.
+
+        blocks_per_sm: how many blocks the registers of an SM must have room for, 0 for the
+        compiler's choice.
+        """
         index = "int" if index_bits == 32 else "long long"
         head = f"typedef {index} index_t;\ntypedef unsigned {index} uindex_t;\n\n"
         params = ", ".join(self._param(p) for p in self.kernel.params())
-        head += f'extern "C" __global__ void __launch_bounds__({threads})\n'
+        bounds = f"{threads}, {blocks_per_sm}" if blocks_per_sm else str(threads)
+        head += f'extern "C" __global__ void __launch_bounds__({bounds})\n'
         head += f"{self.kernel.name}({params}) {{\n"
         return head + "\n".join(self._lines) + "\n}\n"
 
@@ -164,6 +175,9 @@ class Body:
     def address(self, b: int, axes: Iterable[int], lane: str = "0") -> str:
         """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`."""
         terms = [self.base[b]]
+        if b in self.flat:
+            terms.append(f"unit * {self.vector}")
+            axes = ()
         for axis in axes:
             stride = self.kernel.buffers[b].strides[axis]
             if stride == DYNAMIC:
@@ -182,17 +196,27 @@ class Body:
         if not self.is_lane(n) or self.vector == 1:
             return f"fd_load<{dtype}, 1>({where})"
         if self.vectorized[b]:
+            if b in self.under_policy:
+                return f"fd_load_under<{dtype}, {self.vector}>(policy, {where})"
             return f"fd_load<{dtype}, {self.vector}>({where})"
+        if self.has_edges:
+            row = self.address(b, [a for a in axes if a != self.innermost])
+            place = f"{self.index[self.innermost]}, e{self.innermost}"
+            return f"fd_load_across<{dtype}, {self.vector}>({row}, {place})"
         return f"fd_gather<{dtype}, {self.vector}>({where}, {self._lane_stride(b)})"
 
     def _lane_stride(self, b: int) -> str:
         stride = self.kernel.buffers[b].strides[self.innermost]
         return f"b{b}_s{self.innermost}" if stride == DYNAMIC else f"(index_t){stride}"
 
-    def store(self, b: int, axes: Iterable[int], lanes: int) -> None:
-        """Stores `o{b}`, an array of `lanes` values, to buffer `b`."""
+    def store(self, b: int, axes: Iterable[int], lanes: int, inside: str = "") -> None:
+        """Stores `o{b}`, an array of `lanes` values, to buffer `b`; where `inside` says so, as
+        "low, high", lanes low to high - 1 only.
+        """
         dtype, where = expr.storage_type(self.kernel.buffers[b].dtype), self.address(b, axes)
-        if lanes == 1 or self.vectorized[b]:
+        if inside:
+            self.line(f"fd_store_inside<{dtype}, {lanes}>({where}, o{b}, {inside});")
+        elif lanes == 1 or self.vectorized[b]:
             self.line(f"fd_store<{dtype}, {lanes}>({where}, o{b});")
         else:
             self.line(f"fd_scatter<{dtype}, {lanes}>({where}, {self._lane_stride(b)}, o{b});")
@@ -328,7 +352,27 @@ class Body:
         """Evaluates `nodes` for the current unit and stores; `accumulate` adds lines to each lane.
 
         packs: the plain loads among `nodes`; axes: those that vary between units, for addresses.
+        A unit at the edge of a row gets text of its own.
         """
+        if not self.has_edges:
+            self._unit(nodes, packs, stores, axes, accumulate, "")
+            return
+        listed, i, e = list(nodes), self.index[self.innermost], f"e{self.innermost}"
+        with self.block(f"if ({i} >= 0 && {i} + {self.vector} <= {e})"):
+            self._unit(listed, packs, stores, axes, accumulate, "")
+        with self.block("else"):
+            self.line(f"const index_t low = -{i}, high = {e} - {i};")
+            self._unit(listed, packs, stores, axes, accumulate, "low, high")
+
+    def _unit(
+        self,
+        nodes: Iterable[int],
+        packs: Mapping[int, str],
+        stores: Sequence[Store],
+        axes: Sequence[int],
+        accumulate: Callable[[str], None] | None,
+        inside: str,
+    ) -> None:
         wanted = [n for n in nodes if n not in self.declared]
         for n in wanted:
             if not self.is_lane(n):
@@ -343,9 +387,10 @@ class Body:
             for s in stores:
                 self.line(f"o{s.buffer}[{lane}] = {self.name(s.node)};")
             if accumulate is not None:
-                accumulate(lane)
+                with self.maybe(f"{lane} >= low && {lane} < high" if inside else None):
+                    accumulate(lane)
         for s in stores:
-            self.store(s.buffer, axes, self.vector)
+            self.store(s.buffer, axes, self.vector, inside)
 
 
 def points(kernel: Kernel) -> tuple[tuple[int, ...], tuple[Store, ...]]:

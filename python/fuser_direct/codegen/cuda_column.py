@@ -30,6 +30,8 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
     an exchange.
     """
     body = Body(kernel, schedule.vector, schedule.vectorized)
+    if schedule.follows:
+        body.line("fd_wait_for_previous();")
     body.uniform_values()
     _begin_columns(body, schedule)
     points_range(body, 1, "active")
@@ -99,6 +101,8 @@ class _Walk:
             declare_accumulator(body, n, self.lanes)
         if stage.reduces or stage.stores:
             self._pass(stage)
+        if self.schedule.leads and number == 0:
+            body.line("fd_launch_next();")
         if stage.reduces:
             self._exchange(stage.reduces, is_first=number == 0, share=not is_last)
         with body.maybe("active && y == 0" if is_last else None):

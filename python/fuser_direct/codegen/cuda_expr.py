@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fuser_direct.dtypes import COMPONENT, INFO, is_complex, is_floating, is_integral
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import CAST, CONST, INDEX, PARAM, REDUCE, Kernel, Node
-from fuser_direct.ops.table import ROWS
+from fuser_direct.ops.table import KERNEL_ROWS, ROWS
 
 _REGISTER = {
     DataType.Double: "double",
@@ -234,6 +234,9 @@ def _unrounded(
         return f"(long long)({index(node.attr)})"
     if node.op in (CAST, REDUCE):  # a reduction over no axes is its operand
         return cast_text(name(node.args[0]), kernel.nodes[node.args[0]].dtype, node.dtype)
+    if node.op in KERNEL_ROWS:
+        operands = [_operand(kernel, arg, DataType.Int, name(arg)) for arg in node.args]
+        return f"fd_{node.op}<{register_type(node.dtype)}>({', '.join(operands)})"
     row, wanted = ROWS[node.op], operand_dtype(kernel, node)
     first = DataType.Bool if row.rule == "select" else wanted
     targets = [first if place == 0 else wanted for place in range(len(node.args))]

@@ -11,6 +11,7 @@ def pointwise_text(kernel: Kernel, schedule: CudaPointwise) -> str:
     """The kernel function: all loads of a thread's units, then math and stores unit by unit."""
     body = Body(kernel, schedule.vector, schedule.vectorized)
     body.uniform_values()
+    body.flat = frozenset(b for b, is_flat in enumerate(schedule.flat) if is_flat)
     _count_units(body)
     step = schedule.threads * schedule.unroll
     first = f"blockIdx.x * (uindex_t){step} + threadIdx.x"
@@ -57,5 +58,7 @@ def _tile(body: Body, schedule: CudaPointwise) -> None:
             with body.block("if (unit < units)"):
                 for n in loads:
                     body.line(f"p{n}[u] = {body.load(n, axes)};")
-    with body.block(loop, unroll=True), body.block(f"if ({unit} < units)"):
-        body.unit(nodes, {n: f"p{n}[u]" for n in loads}, stores, axes)
+    with body.block(loop, unroll=True):
+        body.line(f"const uindex_t unit = {unit};")
+        with body.block("if (unit < units)"):
+            body.unit(nodes, {n: f"p{n}[u]" for n in loads}, stores, axes)

@@ -25,9 +25,15 @@ def points_range(body: Body, vector: int, active: str | None) -> None:
     [begin, end).
 
     Empty where the condition `active` is false. `steps` is the number of units along the innermost
-    reduction axis.
+    reduction axis. With edges, units begin `shift` points before the row.
     """
     kernel = body.kernel
+    if body.has_edges:
+        last = f"shift + (uindex_t)e{kernel.reduction_axes[0]} + {vector - 1}"
+        end = f"({last}) / {vector}"
+        body.line("const uindex_t begin = 0;")
+        body.line(f"const uindex_t end = {f'{active} ? {end} : 0' if active else end};")
+        return
     axes, per = kernel.reduction_axes, f" / {vector}" if vector > 1 else ""
     body.line(f"const uindex_t steps = (uindex_t)e{axes[-1]}{per};")
     units = " * ".join([f"(uindex_t)e{a}" for a in axes[:-1]] + ["steps"])
@@ -75,20 +81,35 @@ def needs_index(body: Body, stage: Stage) -> bool:
 
 @contextmanager
 def units(
-    body: Body, first: str, count: int, step: int, keep: Sequence[str] = (), decoded: bool = True
+    body: Body,
+    first: str,
+    count: int,
+    step: int,
+    keep: Sequence[str] = (),
+    decoded: bool = True,
+    opening: str = "",
+    closing: str = "",
 ) -> Iterator[None]:
     """Lines for each of `count` units of the reduction space, `step` apart from `first` on, that
     lies before `end`.
 
     `u` numbers them. keep: packs held in registers that this pass unpacks again; decoded:
-    whether the lines need the indices along the reduction axes.
+    whether the lines need the indices along the reduction axes; opening, closing: lines for all
+    `count` units, before and after the others.
     """
     axes = body.kernel.reduction_axes
     with body.block(f"for (int u = 0; u < {count}; ++u)", unroll=True):
         for pack in keep:
             body.line(f"fd_keep({pack});")
+        if opening:
+            body.line(opening)
         body.line(f"const uindex_t unit = {first} + u * {step};")
         with body.block("if (unit < end)"):
-            if decoded:
+            if body.has_edges:
+                where = f"(index_t)(unit * {body.vector}) - (index_t)shift"
+                body.line(f"const index_t {body.index[axes[0]]} = {where};")
+            elif decoded:
                 body.decode("unit", axes, {axes[-1]: "steps"})
             yield
+        if closing:
+            body.line(closing)

@@ -1,30 +1,31 @@
 """CUDA text of kernels whose innermost axis is reduced (`CudaRow`).
 
-A group of `threads` threads walks one row. A persistent kernel holds packed loads that several
-stages need in registers; each later pass unpacks them again. Where `persistent` and `unroll` > 1
-meet, the row may be longer than what is held: each pass goes on with a loop that loads the rest
-again. Row values are computed by every thread of the group, so that no broadcast is needed.
+A group of threads walks one row. A kernel that holds rows keeps packed loads that several stages
+need in shared memory (each thread in slots of its own) and in registers; each later pass unpacks
+them again. Where the row may be longer than what is held (`unroll` > 1), each pass goes on with a
+loop that loads the rest again. Row values are computed by every thread of the group, so that no
+broadcast is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import (
     accumulate,
     begin_buffers,
-    combine,
     declare_accumulator,
     needs_index,
     points_range,
     units,
 )
+from fuser_direct.codegen.cuda_row_exchange import Exchange
 from fuser_direct.ir.kernel import Kernel, Stage
 from fuser_direct.schedulers.schedule import CudaRow
 
-WARP = 32
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
 # issued before the first reduction, which hides their latency, and on those of one pass that are
 # issued at once. Less where the block's share of an SM's registers, after what is held and what the
@@ -39,15 +40,87 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     partial results.
     """
     body = Body(kernel, schedule.vector, schedule.vectorized)
+    if schedule.follows:
+        body.line("fd_wait_for_previous();")
     body.uniform_values()
+    exchange = Exchange(body, schedule)
+    exchange.begin()
     _begin_row(body, schedule)
+    _begin_policy(body, schedule)
+    _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     body.outer_values(kernel.prologue, ())
-    walk = _Walk(body, schedule)
+    walk = _Walk(body, schedule, exchange)
     walk.hold()
     for number, stage in enumerate(kernel.stages):
         walk.stage(number, stage)
-    return body.text(schedule.threads * schedule.rows_per_block, schedule.index_bits)
+    exchange.end()
+    threads = schedule.threads * schedule.rows_per_block
+    return body.text(threads, schedule.index_bits, schedule.blocks_per_sm)
+
+
+def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
+    """Shared memory for the held part of a block's rows, in bytes; exchanges need some more."""
+    body = Body(kernel, schedule.vector, schedule.vectorized)
+    each = sum(_slot_bytes(body, n) for n in held_loads(body) if _is_copyable(body, n))
+    return each * schedule.shared * schedule.threads * schedule.rows_per_block
+
+
+def is_streamed(kernel: Kernel, b: int) -> bool:
+    """Whether each element of buffer `b` is read at one point only."""
+    moves = (s != 0 for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True) if kind != "s")
+    return not kernel.buffers[b].is_output and all(moves)
+
+
+def held_loads(body: Body) -> list[int]:
+    """Loads that more than one stage needs."""
+    loads = [n for each in moving_loads(body) for n in each]
+    return [n for n in dict.fromkeys(loads) if loads.count(n) > 1]
+
+
+def moving_loads(body: Body) -> list[list[int]]:
+    """For each stage, its plain loads that move along the row."""
+    axes = body.kernel.reduction_axes
+    return [
+        [
+            n
+            for n in dict.fromkeys(stage.loop)
+            if body.is_plain_load(n) and body.varies[n].intersection(axes)
+        ]
+        for stage in body.kernel.stages
+    ]
+
+
+def _slot_bytes(body: Body, n: int) -> int:
+    return expr.itemsize_bytes(body.load_dtype(n)) * body.vector
+
+
+def _is_copyable(body: Body, n: int) -> bool:
+    """Whether an asynchronous copy can move a vector of load `n`."""
+    b = body.kernel.nodes[n].attr
+    assert isinstance(b, int)
+    return body.is_lane(n) and body.vectorized[b] and _slot_bytes(body, n) in (4, 8, 16)
+
+
+def _begin_edges(body: Body, schedule: CudaRow) -> None:
+    """Declares `shift`, the elements of the row's first aligned vector that lie before the row."""
+    if not schedule.edges:
+        return
+    buffers = body.kernel.buffers
+    vectorized = [b for b in range(len(buffers)) if schedule.vectorized[b]]
+    b = next((b for b in vectorized if buffers[b].is_output), vectorized[0])
+    address = f"reinterpret_cast<unsigned long long>({body.base[b]})"
+    size = expr.itemsize_bytes(buffers[b].dtype)
+    body.line(f"const uindex_t shift = (uindex_t)({address} / {size} % {schedule.vector});")
+    body.has_edges = True
+
+
+def _begin_policy(body: Body, schedule: CudaRow) -> None:
+    """Has loads of buffers that are read once keep their lines in L2, where the schedule asks so."""
+    if schedule.evict_last:
+        streamed = (b for b in range(len(body.kernel.buffers)) if is_streamed(body.kernel, b))
+        body.under_policy = frozenset(streamed)
+        body.line("const unsigned long long policy = fd_keep_in_l2();")
 
 
 def _begin_row(body: Body, schedule: CudaRow) -> None:
@@ -57,10 +130,12 @@ def _begin_row(body: Body, schedule: CudaRow) -> None:
     points and stores nothing.
     """
     axes = body.kernel.iteration_axes
-    body.line("const uindex_t x = threadIdx.x;")
+    threads, cluster = schedule.threads, schedule.cluster
+    first = f"fd_cluster_rank() * {threads} + " if cluster > 1 else ""
+    body.line(f"uindex_t x = {first}threadIdx.x;")
     body.line(f"const uindex_t rows = {' * '.join(f'(uindex_t)e{a}' for a in axes) or '1'};")
     if schedule.rows_per_block == 1:
-        body.line("const uindex_t row = blockIdx.x;")
+        body.line(f"const uindex_t row = blockIdx.x{f' / {cluster}' if cluster > 1 else ''};")
         body.line("if (row >= rows) return;")
     else:
         first = f"blockIdx.x * (uindex_t){schedule.rows_per_block}"
@@ -73,55 +148,113 @@ def _begin_row(body: Body, schedule: CudaRow) -> None:
     begin_buffers(body, axes)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Units that are held in the same place: the row's units `first` to `first` + `count` of each
+    thread.
+    """
+
+    is_shared: bool
+    first: int
+    count: int
+
+
 class _Walk:
     """The passes over a row."""
 
-    def __init__(self, body: Body, schedule: CudaRow) -> None:
+    def __init__(self, body: Body, schedule: CudaRow, exchange: Exchange) -> None:
         self.body = body
         self.kernel = body.kernel
         self.schedule = schedule
+        self.exchange = exchange
         self.axes = self.kernel.reduction_axes
+        self.step = schedule.threads * schedule.cluster
         body.index.update({axis: f"i{axis}" for axis in self.axes})
-        loads = [
-            [n for n in dict.fromkeys(s.loop) if self._is_moving_load(n)]
-            for s in self.kernel.stages
-        ]
-        everything = dict.fromkeys(n for each in loads for n in each)
-        shared = [n for n in everything if sum(n in each for each in loads) > 1]
-        self.held = shared if schedule.persistent else []
+        parts = (
+            _Part(True, 0, schedule.shared),
+            _Part(False, schedule.shared, schedule.persistent),
+        )
+        self.parts = [part for part in parts if part.count]
+        self.held = held_loads(body) if self.parts else []
+        if schedule.shared:
+            self.held = [n for n in self.held if _is_copyable(body, n)]
+        loads = moving_loads(body)
         self.own = [[n for n in each if n not in self.held] for each in loads]
-        count = schedule.persistent
-        taken = count * sum(body.load_words(n) for n in self.held) + _MATH_REGISTERS
+        taken = schedule.persistent * sum(body.load_words(n) for n in self.held) + _MATH_REGISTERS
         share = min(_SM_REGISTERS // (schedule.threads * schedule.rows_per_block), 255)
         self.room = max(min(_LOADING_WORDS, share - taken), 0)
-        self.early = self._early_loads() if schedule.persistent else []
+        self.early = self._early_loads() if self.parts else []
+        # Whether a pass has waited for the copies to shared memory.
+        self.copies_done = False
+
+    @property
+    def count(self) -> int:
+        """Units a thread holds."""
+        return self.schedule.shared + self.schedule.persistent
 
     def _early_loads(self) -> list[int]:
         """Loads that later stages need alone, as far as there is room for them."""
         found, room = [], self.room
         for n in (n for each in self.own[1:] for n in each):
-            room -= self.schedule.persistent * self.body.load_words(n)
+            room -= self.count * self.body.load_words(n)
             if room < 0:
                 break
             found.append(n)
         return found
 
-    def _is_moving_load(self, n: int) -> bool:
-        return self.body.is_plain_load(n) and bool(self.body.varies[n].intersection(self.axes))
-
     def hold(self) -> None:
-        """Issues the loads that are held in registers, and the cheap ones of later stages."""
-        count = self.schedule.persistent
-        loads = [*self.held, *self.early]
+        """Issues the loads that are held, and the cheap ones of later stages."""
+        for part in self.parts:
+            if part.is_shared:
+                self._copy_to_shared(part)
+            elif self.held:
+                self._load_to_registers(self.held, "h", part)
+        if self.early:
+            self._load_to_registers(self.early, "y", _Part(False, 0, self.count))
+
+    def _load_to_registers(self, loads: Sequence[int], letter: str, part: _Part) -> None:
+        body = self.body
         for n in loads:
-            self.body.line(
-                f"fd_pack<{self.body.load_words(n)}> h{n}[{count}];",
+            pack = f"fd_pack<{body.load_words(n)}> {letter}{n}[{part.count}];"
+            body.line(pack, f"b{self.kernel.nodes[n].attr}")
+        with units(body, self._first(part), part.count, self.step):
+            for n in loads:
+                body.line(f"{letter}{n}[u] = {body.load(n, self.axes)};")
+
+    def _copy_to_shared(self, part: _Part) -> None:
+        """Begins copies of the held loads into the thread's own slots, one group a unit, so that the
+        first pass can start on the first.
+        """
+        body, offset = self.body, 0
+        body.declare_shared(shared_bytes(self.kernel, self.schedule))
+        threads = self.schedule.threads * self.schedule.rows_per_block
+        thread = "threadIdx.x"
+        if self.schedule.rows_per_block > 1:
+            thread = f"(threadIdx.y * {self.schedule.threads} + threadIdx.x)"
+        for n in self.held:
+            each = _slot_bytes(body, n)
+            body.line(
+                f"unsigned char* const slot{n} = shared + {offset} + {thread} * {each};",
                 f"b{self.kernel.nodes[n].attr}",
             )
-        if loads:
-            with units(self.body, "begin + x", count, self.schedule.threads):
-                for n in loads:
-                    self.body.line(f"h{n}[u] = {self.body.load(n, self.axes)};")
+            offset += part.count * threads * each
+        first, close = self._first(part), "fd_commit_copies();"
+        with units(body, first, part.count, self.step, closing=close):
+            for n in self.held:
+                b = self.kernel.nodes[n].attr
+                assert isinstance(b, int)
+                policy = ", policy" if b in body.under_policy else ""
+                body.line(
+                    f"fd_copy_async<{_slot_bytes(body, n)}>({self._slot(n, 'u')}, "
+                    f"{body.address(b, self.axes)}{policy});"
+                )
+
+    def _slot(self, n: int, u: str) -> str:
+        threads = self.schedule.threads * self.schedule.rows_per_block
+        return f"slot{n} + ({u}) * {threads * _slot_bytes(self.body, n)}"
+
+    def _first(self, part: _Part) -> str:
+        return f"begin + x + {part.first * self.step}" if part.first else "begin + x"
 
     def stage(self, number: int, stage: Stage) -> None:
         """One pass over the row, the exchange of its reductions, and what follows from them."""
@@ -132,11 +265,13 @@ class _Walk:
         for n in stage.reduces:
             declare_accumulator(body, n)
         if stage.reduces or stage.stores:
-            if self.schedule.persistent:
-                self._pass_over_registers(number, stage)
+            if self.parts:
+                self._pass_over_held(number, stage)
             else:
                 self._pass_over_memory(stage, "begin + x")
-        self._exchange(stage.reduces)
+        if self.schedule.leads and number == 0:
+            body.line("fd_launch_next();")
+        self.exchange.share(stage.reduces)
         body.outer_values(stage.after, ())
         if stage.row_stores:
             with body.block(
@@ -154,110 +289,88 @@ class _Walk:
 
         self.body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
 
-    def _pass_over_registers(self, number: int, stage: Stage) -> None:
-        count = self.schedule.persistent
+    def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]
-        # The first pass may use the floats it unpacks as they are.
-        kept = [n for n in stage.loop if n in self.held] if number else []
-        at_once = self._units_at_once(own)
-        if at_once == count:
-            self._load_and_compute(stage, own, "begin + x", count, "u", kept)
-        else:
-            loop = f"for (int g = 0; g < {count}; g += {at_once})"
+        if number:
+            self.body.line("fd_keep_index(x);")
+        if number and self.schedule.shared:
+            self.body.line("fd_forget();", "unpack again")
+        for part in self.parts:
+            at_once = self._units_at_once(own, part.count)
+            if at_once == part.count:
+                self._held_units(number, stage, own, part, at_once, "")
+                continue
+            rest = part.count % at_once
+            loop = f"for (int g = 0; g < {part.count - rest}; g += {at_once})"
             with self.body.block(loop, unroll=True):
-                first = f"begin + x + g * {self.schedule.threads}"
-                self._load_and_compute(stage, own, first, at_once, "g + u", kept)
+                self._held_units(number, stage, own, part, at_once, "g + ")
+            if rest:
+                with self.body.block(""):
+                    self._held_units(number, stage, own, part, rest, f"{part.count - rest} + ")
+        self.copies_done = True
         if self.schedule.unroll > 1:
-            held_units = self.schedule.threads * count
-            self._pass_over_memory(stage, f"begin + x + {held_units}")
+            self._pass_over_memory(stage, f"begin + x + {self.step * self.count}")
 
-    def _units_at_once(self, own: Sequence[int]) -> int:
-        """How many of the held units are computed before the next ones' own loads are issued."""
-        count, words = self.schedule.persistent, sum(self.body.load_words(n) for n in own)
-        divisors = (d for d in range(count, 0, -1) if count % d == 0)
-        return next(d for d in divisors if d == 1 or d * words <= self.room)
-
-    def _pass_over_memory(self, stage: Stage, begin: str) -> None:
-        count = self.schedule.unroll
-        loads = [n for n in dict.fromkeys(stage.loop) if self._is_moving_load(n)]
-        step = self.schedule.threads * count
-        with self.body.block(f"for (uindex_t first = {begin}; first < end; first += {step})"):
-            self._load_and_compute(stage, loads, "first", count, "")
-
-    def _load_and_compute(
-        self,
-        stage: Stage,
-        own: Sequence[int],
-        first: str,
-        count: int,
-        held: str,
-        kept: Sequence[int] = (),
+    def _held_units(
+        self, number: int, stage: Stage, own: Sequence[int], part: _Part, count: int, group: str
     ) -> None:
-        """Issues the loads `own` for `count` units, then computes the units.
+        """`count` units of `part` from unit 0 on, or from unit g on where `group` says so."""
+        body, u = self.body, f"{group}u"
+        first = f"begin + x + ({group}{part.first}) * {self.step}" if group else self._first(part)
+        early = f"{u} + {part.first}" if part.first else u
+        packs = {n: f"y{n}[{early}]" for n in self.early}
+        packs |= {n: f"q{n}" if part.is_shared else f"h{n}[{u}]" for n in self.held}
+        # The first pass may use the floats it unpacks as they are.
+        kept = [packs[n] for n in stage.loop if n in self.held] if number else []
+        opening = ""
+        if part.is_shared and not self.copies_done:
+            opening = f"fd_wait_copies({part.count - 1} - ({u}));"
 
-        held: number of the unit among those held in registers, as text; kept: held loads that this
-        pass unpacks again.
-        """
-        body, threads = self.body, self.schedule.threads
-        packs = {n: f"h{n}[{held}]" for n in (*self.held, *self.early)}
-        for n in own:
-            body.line(f"fd_pack<{body.load_words(n)}> p{n}[{count}];")
-        if own:
-            with units(body, first, count, threads):
-                for n in own:
-                    body.line(f"p{n}[u] = {body.load(n, self.axes)};")
-        again = [packs[n] for n in kept]
-        with units(body, first, count, threads, again, decoded=needs_index(body, stage)):
+        def read_slots() -> None:
+            for n in stage.loop:
+                if part.is_shared and n in self.held:
+                    kind = expr.storage_type(body.load_dtype(n))
+                    slot = f"reinterpret_cast<const {kind}*>({self._slot(n, u)})"
+                    body.line(f"const auto q{n} = fd_load<{kind}, {body.vector}>({slot});")
+
+        self._load_own(own, first, count)
+        with units(
+            body,
+            first,
+            count,
+            self.step,
+            [] if part.is_shared else kept,
+            decoded=needs_index(body, stage),
+            opening=opening,
+        ):
+            read_slots()
             self._compute(stage, packs | {n: f"p{n}[u]" for n in own})
 
-    def _exchange(self, reduces: Sequence[int]) -> None:
-        """Every thread of the row's group gets the finished reductions: by shuffles, then one
-        partial a warp in shared memory.
-        """
-        if not reduces:
-            return
-        body, threads = self.body, self.schedule.threads
-        width, warps = min(threads, WARP), threads // WARP
-        members = self._members()
-        for n in reduces:
-            body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>(a{n}, {members});")
-        if warps > 1:
-            self._exchange_between_warps(reduces, warps)
-        for n in reduces:
-            node = self.kernel.nodes[n]
-            value = expr.rounded_to_half(f"a{n}", node.dtype)
-            body.line(f"const {expr.register_type(node.dtype)} v{n} = {value};", str(node.attr))
-            body.declared.add(n)
+    def _units_at_once(self, own: Sequence[int], count: int) -> int:
+        """How many of the held units are computed before the next ones' own loads are issued."""
+        words = sum(self.body.load_words(n) for n in own)
+        most = max(self.room // words, 1) if words else count
+        groups = -(-count // most)
+        return -(-count // groups)
 
-    def _exchange_between_warps(self, reduces: Sequence[int], warps: int) -> None:
-        body, rows = self.body, self.schedule.rows_per_block
-        y = "0" if rows == 1 else "threadIdx.y"
-        width = 1 << (warps - 1).bit_length()
-        for n in reduces:
-            kind = expr.register_type(self.kernel.nodes[n].dtype)
-            body.line(f"__shared__ {kind} s{n}[{rows}][{warps}];")
-        with body.block(f"if (x % {WARP} == 0)"):
-            for n in reduces:
-                body.line(f"s{n}[{y}][x / {WARP}] = a{n};")
-        body.line("__syncthreads();")
-        for n in reduces:
-            node = self.kernel.nodes[n]
-            partial = f"s{n}[{y}][x % {width}]"
-            if warps != width:
-                nothing = expr.identity(str(node.attr), node.dtype)
-                partial = f"x % {width} < {warps} ? {partial} : {nothing}"
-            body.line(
-                f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({partial}, 0xffffffffu);"
-            )
+    def _pass_over_memory(self, stage: Stage, begin: str) -> None:
+        body, count = self.body, self.schedule.unroll
+        loads = [n for n in dict.fromkeys(stage.loop) if self._is_moving_load(n)]
+        step = self.step * count
+        with body.block(f"for (uindex_t first = {begin}; first < end; first += {step})"):
+            self._load_own(loads, "first", count)
+            with units(body, "first", count, self.step, decoded=needs_index(body, stage)):
+                self._compute(stage, {n: f"p{n}[u]" for n in loads})
 
-    def _members(self) -> str:
-        """Mask of the lanes that shuffle together: whole warps, unless the block's last warp isn't
-        whole.
-        """
-        total, threads = self.schedule.threads * self.schedule.rows_per_block, self.schedule.threads
-        if total % WARP == 0:
-            return "0xffffffffu"
-        if total < WARP:
-            return f"{(1 << total) - 1:#x}u"
-        first = f"(threadIdx.y * {threads}u & {WARP - threads}u)"
-        return f"{(1 << threads) - 1:#x}u << {first}"
+    def _load_own(self, loads: Sequence[int], first: str, count: int) -> None:
+        """Issues the loads `p` of `count` units."""
+        body = self.body
+        for n in loads:
+            body.line(f"fd_pack<{body.load_words(n)}> p{n}[{count}];")
+        if loads:
+            with units(body, first, count, self.step):
+                for n in loads:
+                    body.line(f"p{n}[u] = {body.load(n, self.axes)};")
+
+    def _is_moving_load(self, n: int) -> bool:
+        return self.body.is_plain_load(n) and bool(self.body.varies[n].intersection(self.axes))

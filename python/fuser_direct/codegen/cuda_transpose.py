@@ -1,4 +1,5 @@
-"""CUDA text of kernels whose buffers are contiguous along different axes (`CudaTranspose`).
+"""CUDA text of kernels whose buffers are contiguous along different axes (`CudaTranspose`), one element
+at a time.
 
 A block treats one tile of tile x tile elements over the axes (other, inner), at one point of all
 further axes. Math runs with neighbouring threads along `inner`. Loads from buffers that are
@@ -14,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
+from fuser_direct.codegen import cuda_transpose_vector
 from fuser_direct.codegen.cuda_body import Body, points
+from fuser_direct.codegen.cuda_transpose_vector import vector_transpose_text
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import Kernel, Store
 from fuser_direct.schedulers.schedule import CudaTranspose
@@ -24,6 +27,8 @@ def transpose_text(kernel: Kernel, schedule: CudaTranspose) -> str:
     """The kernel function: loads, the first turn through shared memory, math, the second turn,
     stores.
     """
+    if schedule.vector > 1:
+        return vector_transpose_text(kernel, schedule)
     body = Body(kernel, 1, (False,) * len(kernel.buffers))
     body.uniform_values()
     _Tile(body, schedule).emit()
@@ -32,6 +37,8 @@ def transpose_text(kernel: Kernel, schedule: CudaTranspose) -> str:
 
 def shared_bytes(kernel: Kernel, schedule: CudaTranspose) -> int:
     """Shared memory of a block, in bytes."""
+    if schedule.vector > 1:
+        return cuda_transpose_vector.shared_bytes(kernel, schedule)
     turned = [b for b, is_turned in enumerate(schedule.along_other) if is_turned]
     return sum(_tile_bytes(kernel.buffers[b].dtype, schedule.tile) for b in turned)
 

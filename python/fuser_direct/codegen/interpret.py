@@ -29,9 +29,10 @@ from fuser_direct.ir.kernel import (
     Stage,
     Store,
 )
+from fuser_direct.ops import philox
 from fuser_direct.ops.reference import reduction
 from fuser_direct.ops.reference_pointwise import cast, pointwise, reference_class, round_to
-from fuser_direct.ops.table import ROWS
+from fuser_direct.ops.table import KERNEL_ROWS, ROWS
 
 Array = NDArray[Any]
 
@@ -173,6 +174,10 @@ class _Run:
         return round_to(array, dtype).reshape((1,) * len(self.extents))
 
     def _row(self, node: Node, known: dict[int, Array]) -> Array:
+        if node.op in KERNEL_ROWS:
+            seed, offset, index = (known[arg] for arg in node.args)
+            draw = philox.uniform if node.op == "philox_uniform" else philox.normal
+            return draw(int(seed.flat[0]), int(offset.flat[0]), index, node.dtype)
         wanted = operand_dtype(self.kernel, node)
         operands = []
         for place, arg in enumerate(node.args):

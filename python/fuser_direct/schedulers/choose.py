@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.lowering.canonical import Lowered, split
 from fuser_direct.schedulers import cpu, cuda_reduction
 from fuser_direct.schedulers.contract import (
     CpuDevice,
     CudaDevice,
+    CudaLaunch,
     CudaScheduler,
     LaunchConstraints,
     Scheduled,
@@ -16,6 +19,7 @@ from fuser_direct.schedulers.cuda_pointwise import CudaPointwiseScheduler
 from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler
 from fuser_direct.schedulers.cuda_row import CudaRowScheduler
 from fuser_direct.schedulers.cuda_transpose import CudaTransposeScheduler
+from fuser_direct.schedulers.schedule import CudaColumn, CudaRow
 
 # In order of priority: the first that accepts a kernel schedules it.
 CUDA_SCHEDULERS: tuple[CudaScheduler, ...] = (
@@ -51,9 +55,27 @@ def schedule(
     for scheduler in CUDA_SCHEDULERS:
         reason = scheduler.accepts(lowered)
         if reason is None:
-            return scheduler.schedule(lowered, device, constraints)
+            return _overlapped(scheduler.schedule(lowered, device, constraints), device)
         reasons.append(f"{type(scheduler).__name__}: {reason}")
     raise UnsupportedError(
         f"Can not find a scheduler to schedule fusion segment {lowered.kernel.name}: "
         f"{'; '.join(reasons)}"
     )
+
+
+def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
+    """The two kernels of a split reduction overlap the second's launch with the first's end (1.4 us on an H200).
+
+    A finish by the last block of a single kernel would save about as much, but needs a counter that is zero at each
+    launch: memory of its own for every call that may be under way, on any stream or in a graph. The second kernel needs nothing.
+    """
+    schedule, launch = made.schedule, made.launch
+    if not device.has_clusters or not isinstance(schedule, CudaRow | CudaColumn):
+        return made
+    assert isinstance(launch, CudaLaunch)
+    if made.lowered.kernel.is_split:
+        return replace(made, schedule=replace(schedule, leads=True))
+    # Only the second kernel of a split reads memory that belongs to no tensor.
+    if any(a.operand.tensor is None and not a.operand.is_output for a in made.lowered.arguments):
+        return replace(made, schedule=replace(schedule, follows=True), launch=replace(launch, early=True))
+    return made

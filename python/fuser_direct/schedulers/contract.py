@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from fuser_direct.enums import SchedulerType
 from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.records import dataclass
 from fuser_direct.schedulers.schedule import CpuSchedule, CudaSchedule
 
 Dim3 = tuple[int, int, int]
@@ -57,6 +57,8 @@ class CudaLaunch:
     block: Dim3
     # Blocks along x that form a thread block cluster.
     cluster: int = 1
+    # It may begin while the kernel before it still runs: it waits for that one itself.
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

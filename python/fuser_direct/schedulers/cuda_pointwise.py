@@ -39,11 +39,20 @@ class CudaPointwiseScheduler:
         blocks = max(ceil_div(units, threads * unroll), 1)
         grid, is_strided = _fixed_grid(constraints, blocks)
         schedule = CudaPointwise(
-            vector, unroll, threads, vectorized, index_bits(lowered), grid_stride=is_strided
+            vector, unroll, threads, vectorized, index_bits(lowered), is_strided, _flat(lowered)
         )
         launch = CudaLaunch((grid, 1, 1), (threads, 1, 1))
         reason = f"{units} vectors of {vector}, {unroll} a thread, {threads} threads"
         return Scheduled(lowered, SchedulerType.pointwise, schedule, launch, reason)
+
+
+def _flat(lowered: Lowered) -> tuple[bool, ...]:
+    """For each buffer, whether it is dense and row-major over all axes."""
+    wanted, stride = [], 1
+    for extent in reversed(lowered.extents):
+        wanted.append(stride)
+        stride *= extent
+    return tuple(argument.strides == tuple(reversed(wanted)) for argument in lowered.arguments)
 
 
 def fixed_threads(constraints: LaunchConstraints, default: int) -> int:

@@ -8,14 +8,18 @@ from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.cuda_reduction import refuse
 from fuser_direct.schedulers.schedule import CudaTranspose
-from fuser_direct.schedulers.vectorize import ceil_div, index_bits
+from fuser_direct.schedulers.vectorize import ceil_div, index_bits, vectorization
 
 # Below this extent a tile along an axis is mostly empty, and neighbouring threads share lines anyway.
 _MIN_EXTENT = 16
-# A line of global memory: a tile's row should fill one.
+# A line of global memory: a tile's row of single elements should fill one.
 _LINE_BYTES = 128
 # Shared memory that every block gets without asking.
 _SHARED_BYTES = 48 << 10
+# A tile of vectors: two lines a row, so that both sides move whole lines for every type of up to four bytes.
+_ROW_BYTES = 256
+# What a thread of it moves on each side.
+_THREAD_BYTES = 64
 
 
 class CudaTransposeScheduler:
@@ -30,26 +34,87 @@ class CudaTransposeScheduler:
     def schedule(
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
     ) -> Scheduled:
-        """Tiles of one memory line a row, as far as shared memory goes."""
+        """Tiles of whole lines, as far as shared memory goes, moved by vectors where extents and addresses allow."""
         refuse(constraints, "a transpose")
         other = _other_axis(lowered)
         assert other is not None
         turned = tuple(_is_turned(lowered, b, other) for b in range(len(lowered.arguments)))
-        sizes = [
-            INFO[a.operand.dtype].itemsize_bytes
-            for a, is_turned in zip(lowered.arguments, turned, strict=True)
-            if is_turned
-        ]
-        tile = max(min(64, _LINE_BYTES // max(sizes)), 16)
-        while tile > 16 and sum(sizes) * tile * (tile + 4) > _SHARED_BYTES:
-            tile //= 2
-        schedule = CudaTranspose(other, tile, 256, turned, index_bits(lowered))
-        blocks = ceil_div(lowered.extents[other], tile) * ceil_div(lowered.extents[-1], tile)
-        for axis, extent in enumerate(lowered.extents[:-1]):
-            blocks *= 1 if axis == other else extent
-        reason = f"tiles of {tile}x{tile}, {sum(turned)} tensors turned"
-        launch = CudaLaunch((blocks, 1, 1), (256, 1, 1))
+        schedule = _by_vectors(lowered, device, other, turned) or _by_elements(lowered, other, turned)
+        blocks = _blocks(lowered, other, schedule.tile)
+        reason = f"tiles of {schedule.tile}x{schedule.tile}, {sum(turned)} tensors turned"
+        if schedule.vector > 1:
+            reason += f", by vectors of {schedule.vector} and across of {schedule.across}"
+        launch = CudaLaunch((blocks, 1, 1), (schedule.threads, 1, 1))
         return Scheduled(lowered, SchedulerType.transpose, schedule, launch, reason)
+
+
+def _blocks(lowered: Lowered, other: int, tile: int) -> int:
+    blocks = ceil_div(lowered.extents[other], tile) * ceil_div(lowered.extents[-1], tile)
+    for axis, extent in enumerate(lowered.extents[:-1]):
+        blocks *= 1 if axis == other else extent
+    return blocks
+
+
+def _sizes(lowered: Lowered, turned: tuple[bool, ...]) -> list[int]:
+    """Bytes of an element of each turned buffer."""
+    pairs = zip(lowered.arguments, turned, strict=True)
+    return [INFO[a.operand.dtype].itemsize_bytes for a, is_turned in pairs if is_turned]
+
+
+def _by_elements(lowered: Lowered, other: int, turned: tuple[bool, ...]) -> CudaTranspose:
+    sizes = _sizes(lowered, turned)
+    tile = max(min(64, _LINE_BYTES // max(sizes)), 16)
+    while tile > 16 and sum(sizes) * tile * (tile + 4) > _SHARED_BYTES:
+        tile //= 2
+    return CudaTranspose(other, tile, 256, turned, index_bits(lowered))
+
+
+def _by_vectors(
+    lowered: Lowered, device: CudaDevice, other: int, turned: tuple[bool, ...]
+) -> CudaTranspose | None:
+    """None where extents or addresses leave single elements."""
+    sizes = _sizes(lowered, turned)
+    vector, vectorized = vectorization(lowered)
+    across = 16 // max(sizes)
+    while across > 1 and lowered.extents[other] % across:
+        across //= 2
+    vectorized = tuple(
+        _is_vector_across(lowered, b, other, across) if turned[b] else flag
+        for b, flag in enumerate(vectorized)
+    )
+    tile = min(_ROW_BYTES // min(max(sizes), 4), 128)
+    half_an_sm = device.shared_per_block_bytes // 2
+    while tile > 16 and (
+        min(lowered.extents[other], lowered.extents[-1]) <= tile // 2
+        or sum(sizes) * tile * tile > half_an_sm
+        or (tile > 32 and _blocks(lowered, other, tile) < device.sm_count)
+    ):
+        tile //= 2
+    # Eight vectors a tile's row, and no more registers than two vectors of 16 bytes take.
+    vector = min(vector, tile // 8, 32 // max(sizes))
+    piece = max(4 // min(sizes), 1)
+    if vector < 2 or across < 2 or vector % piece or tile * min(sizes) < 16:
+        return None
+    if not all(flag for flag, is_turned in zip(vectorized, turned, strict=True) if is_turned):
+        return None
+    threads = max(tile * tile * max(sizes) // _THREAD_BYTES, 64)
+    threads = min(threads, 512, tile * tile // (vector * piece), tile * tile // across)
+    return CudaTranspose(
+        other, tile, threads, turned, index_bits(lowered), vector, across, vectorized
+    )
+
+
+def _is_vector_across(lowered: Lowered, buffer: int, other: int, across: int) -> bool:
+    """Whether `across` elements along `other` can move by one access everywhere."""
+    argument = lowered.arguments[buffer]
+    bytes_each = across * INFO[argument.operand.dtype].itemsize_bytes
+    strides = (s for axis, s in enumerate(argument.strides) if axis != other)
+    return (
+        bytes_each <= 16
+        and not argument.operand.is_conditional
+        and argument.operand.alignment_bytes % bytes_each == 0
+        and all(stride % across == 0 for stride in strides)
+    )
 
 
 def _other_axis(lowered: Lowered) -> int | None:

@@ -6,7 +6,7 @@ by the scheduler that made it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fuser_direct.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class CudaPointwise:
     Block b, thread t works on units b * threads * unroll + t + u * threads for u < unroll, all loads first; with
     `grid_stride` it goes on by gridDim.x * threads * unroll until all are done. `vector` divides the innermost extent.
     vectorized: for each buffer, whether its `vector` elements move by one aligned access (else one by one).
+    flat: for each buffer, whether it is dense and row-major over all axes, so that unit n is its elements n * vector on, and its
+    address waits for no division. Empty: none is.
     """
 
     vector: int
@@ -24,6 +26,7 @@ class CudaPointwise:
     vectorized: tuple[bool, ...]
     index_bits: int = 32
     grid_stride: bool = False
+    flat: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,23 @@ class CudaRow:
     b * rows_per_block + y of the flattened iteration space. The flattened reduction space is walked in units of `vector`
     elements: thread x takes units x, x + threads, ...
 
-    persistent: units a thread holds in registers, in the packed storage type, for loads that more than one stage needs
-    (enough for the whole row: threads * persistent * vector >= R); 0 to load again in each stage. `vector` divides the innermost
-    extent. threads is a power of two up to 32, or a multiple of 32.
+    shared, persistent: units a thread holds on chip for loads that more than one stage needs: its first `shared` units in shared
+    memory, filled by asynchronous copies (of those loads that are `vectorized` by 4 bytes or more; others are loaded again), then
+    `persistent` units in registers, in the packed storage type. Both 0 to load again in each stage. Units beyond those held are
+    loaded again, which needs unroll > 1; else the whole row is held: threads * cluster * (shared + persistent) * vector >= R.
+    `vector` divides the innermost extent. threads is a power of two up to 32, or a multiple of 32.
     unroll: units in flight in a stage that loops.
+    evict_last: whether loads of buffers that are read once (every axis moves them) ask the L2 to keep their lines (sm_80).
+    cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block cluster; thread x of block c is
+    then thread c * threads + x of the row's threads * cluster. Above 1 it needs rows_per_block 1 and whole warps.
+    edges: whether rows begin anywhere and have any length. Units then are the aligned vectors of the reference buffer (the first
+    vectorized output, else the first vectorized buffer) in which elements of the row lie; lanes of a row's first and last unit that
+    lie outside the row are neither accumulated nor stored. vectorized: buffers whose rows begin at the same place of a vector as the
+    reference's; others are read by two aligned accesses. One reduction axis, no split, every buffer contiguous or broadcast
+    along it, no loads that wait for other values.
+    blocks_per_sm: blocks that an SM's registers must have room for; 0 leaves registers to the compiler.
+    follows: whether it waits at its start for the kernel before it, so that it can be launched early (sm_90); leads: whether it
+    lets the kernel after it be launched when its first walk ends.
     """
 
     vector: int
@@ -45,6 +61,13 @@ class CudaRow:
     unroll: int
     vectorized: tuple[bool, ...]
     index_bits: int = 32
+    shared: int = 0
+    evict_last: bool = False
+    cluster: int = 1
+    blocks_per_sm: int = 0
+    edges: bool = False
+    follows: bool = False
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +75,7 @@ class CudaColumn:
     """Innermost axis is `i`. Block (threads_x, threads_y): thread x owns `vector` neighbouring columns of the flattened
     iteration space (unit blockIdx.x * threads_x + x); its `threads_y` peers share the flattened reduction space: thread y takes
     points y, y + threads_y, ..., `unroll` loads in flight, and their partial results meet in shared memory.
-    `vector` divides the innermost extent.
+    `vector` divides the innermost extent. follows, leads: as in `CudaRow`.
     """
 
     vector: int
@@ -61,6 +84,8 @@ class CudaColumn:
     unroll: int
     vectorized: tuple[bool, ...]
     index_bits: int = 32
+    follows: bool = False
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +94,10 @@ class CudaTranspose:
     tile of `tile` x `tile` elements over (other, inner) passes through shared memory, so that both sides move whole lines.
 
     along_other: for each buffer, whether its fast axis is `other`.
+    vector: neighbouring elements of the innermost axis that a thread treats together (1: all accesses are of single elements);
+    across: elements of `other` that one access of a buffer along `other` moves. They divide the extents, and a 32-bit word of the
+    narrowest turned type holds no more elements than `vector`. tile is at least 8 * vector, and at least 16 bytes of each
+    turned type; every thread has as many accesses and pieces of math as the others. vectorized: for each buffer, whether its accesses along its fast axis are aligned for that.
     """
 
     other: int
@@ -76,6 +105,9 @@ class CudaTranspose:
     threads: int
     along_other: tuple[bool, ...]
     index_bits: int = 32
+    vector: int = 1
+    across: int = 1
+    vectorized: tuple[bool, ...] = ()
 
 
 CudaSchedule = CudaPointwise | CudaRow | CudaColumn | CudaTranspose

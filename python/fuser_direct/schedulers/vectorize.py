@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from fuser_direct.dtypes import INFO
-from fuser_direct.ir.kernel import LOAD
+from fuser_direct.ir.kernel import GATHER, LOAD
 from fuser_direct.lowering.canonical import Lowered
 
 # Offsets and loop counters of a 32-bit kernel stay under this: half of int32's range, so that a
 # last partial tile past the end can't wrap.
 _INDEX_32_LIMIT = 1 << 30
+
+
+# Rows of fewer vectors aren't worth the care for their first and last one.
+_MIN_EDGE_UNITS = 8
 
 
 def index_bits(lowered: Lowered) -> int:
@@ -54,6 +58,41 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     if factor > 1 and not any(vectorized):
         return 1, vectorized
     return factor, vectorized
+
+
+def row_edges(
+    lowered: Lowered, width_bytes: int = 16
+) -> tuple[int, tuple[bool, ...]] | None:
+    """What `vectorization` gives, for rows of any length that begin anywhere (`CudaRow.edges`): a buffer is vectorized if
+    its rows begin at the same places of a vector as those of the first output (the first input, without one).
+    None where some access doesn't allow it, or rows are too short to be worth it.
+    """
+    kernel = lowered.kernel
+    if kernel.is_split or len(kernel.reduction_axes) != 1 or kernel.axes[-1] != "r":
+        return None
+    if any(n.op == GATHER or (n.op == LOAD and n.args) for n in kernel.nodes):
+        return None
+    moving = [b for b, a in enumerate(lowered.arguments) if a.strides[-1] != 0]
+    if not moving or any(lowered.arguments[b].strides[-1] != 1 for b in moving):
+        return None
+    sizes = [_itemsize(lowered, b) for b in moving]
+    factor = max(width_bytes // max(sizes), 1)
+    if factor * min(sizes) < 4 or lowered.extents[-1] < _MIN_EDGE_UNITS * factor:
+        return None
+    aligned = [
+        b
+        for b in moving
+        if lowered.arguments[b].operand.alignment_bytes % (factor * _itemsize(lowered, b)) == 0
+    ]
+    if not aligned:
+        return None
+    reference = next((b for b in aligned if kernel.buffers[b].is_output), aligned[0])
+    wanted = lowered.arguments[reference].strides
+    return factor, tuple(
+        b in aligned
+        and all((s - w) % factor == 0 for s, w in zip(a.strides[:-1], wanted[:-1], strict=True))
+        for b, a in enumerate(lowered.arguments)
+    )
 
 
 def _itemsize(lowered: Lowered, buffer: int) -> int:

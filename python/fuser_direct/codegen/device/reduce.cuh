@@ -62,3 +62,83 @@ __device__ __forceinline__ T fd_reduce_lanes(T x, unsigned int members) {
     x = Op::of(x, fd_shuffle(x, distance, members));
   return x;
 }
+
+//- fd_cluster_arrive fd_cluster_wait
+// The barrier of all threads of a cluster: what was written before arriving can be read after waiting.
+__device__ __forceinline__ void fd_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void fd_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+//- fd_wait_for_previous
+// Waits until the kernel before this one on the stream has ended and its stores can be read.
+__device__ __forceinline__ void fd_wait_for_previous() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+//- fd_launch_next
+// Lets the kernel after this one be launched, once all blocks have come here or ended.
+__device__ __forceinline__ void fd_launch_next() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+//- fd_cluster_rank
+// Number of this block in its cluster.
+__device__ __forceinline__ unsigned int fd_cluster_rank() {
+  unsigned int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+//- fd_put_4 fd_put_8 fd_put_1
+// Writes 4, 8 bytes or 1 to the place that `local` has in the shared memory of block `rank`.
+__device__ __forceinline__ void fd_put_4(void* local, unsigned int rank, unsigned int w) {
+  asm volatile(
+      "{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.u32 [a], %2; }" ::"r"(
+          (unsigned int)__cvta_generic_to_shared(local)),
+      "r"(rank), "r"(w)
+      : "memory");
+}
+__device__ __forceinline__ void fd_put_8(void* local, unsigned int rank, unsigned long long w) {
+  asm volatile(
+      "{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.u64 [a], %2; }" ::"r"(
+          (unsigned int)__cvta_generic_to_shared(local)),
+      "r"(rank), "l"(w)
+      : "memory");
+}
+__device__ __forceinline__ void fd_put_1(void* local, unsigned int rank, unsigned int w) {
+  asm volatile(
+      "{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.u8 [a], %2; }" ::"r"(
+          (unsigned int)__cvta_generic_to_shared(local)),
+      "r"(rank), "r"(w)
+      : "memory");
+}
+
+//- fd_put
+// Writes a value to the place that `local` has in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void fd_put(bool* local, unsigned int rank, bool x) {
+  fd_put_1(local, rank, x ? 1u : 0u);
+}
+__device__ __forceinline__ void fd_put(int* local, unsigned int rank, int x) {
+  fd_put_4(local, rank, (unsigned int)x);
+}
+__device__ __forceinline__ void fd_put(float* local, unsigned int rank, float x) {
+  fd_put_4(local, rank, __float_as_uint(x));
+}
+__device__ __forceinline__ void fd_put(long long* local, unsigned int rank, long long x) {
+  fd_put_8(local, rank, (unsigned long long)x);
+}
+__device__ __forceinline__ void fd_put(double* local, unsigned int rank, double x) {
+  fd_put_8(local, rank,
+           (unsigned long long)(unsigned int)__double2hiint(x) << 32 |
+               (unsigned int)__double2loint(x));
+}
+
+//- fd_put [complex]
+template <class T>
+__device__ __forceinline__ void fd_put(fd_complex<T>* local, unsigned int rank, fd_complex<T> x) {
+  fd_put(&local->re, rank, x.re);
+  fd_put(&local->im, rank, x.im);
+}

@@ -1,0 +1,62 @@
+"""Kernels of the suites' fusions, built by NVRTC for GPUs that this machine needn't have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fuser_direct import CudaUnavailableError
+from fuser_direct.compiler.build_cuda import CudaOptions
+from fuser_direct.compiler.pipeline import compiler_for
+from fuser_direct.compiler.program import Assembler
+from fuser_direct.compiler.targets import CudaTarget
+from fuser_direct.dtypes import INFO
+from fuser_direct.schedulers.contract import CudaDevice
+from tests.cases import FUSION_CASES
+from tests.support import Case, Maker, define, dtype_of, fusion_of
+from tests.unit.lowering_support import FakeArg
+
+_CUDA = 2
+
+
+def _describe(value: Any) -> FakeArg:
+    """What the executor would tell of an argument, were it on a GPU."""
+    if not isinstance(value, torch.Tensor):
+        value = getattr(value, "value", value)
+        return FakeArg(is_tensor=False, kind=type(value).__name__, value=value)
+    return FakeArg(
+        dtype=INFO[dtype_of(value)].dlpack,
+        device_type=_CUDA,
+        shape=tuple(value.shape),
+        strides=tuple(value.stride()),
+        alignment=min(value.data_ptr() & -value.data_ptr() or 64, 64),
+    )
+
+
+def _check(case: Case, arch: str) -> None:
+    """Build all kernels of a case for `arch`; a failure raises CompileError with log and source."""
+    inputs = case.inputs(Maker("cpu"))
+    compiler = compiler_for(fusion_of(define(case, inputs)))
+    target = CudaTarget(CudaDevice(arch, 132), CudaOptions())
+    arguments = [_describe(value) for value in inputs]
+    try:
+        program = compiler.assembler(Assembler, arguments, 0, target=target).run()
+    except CudaUnavailableError as refusal:
+        pytest.skip(f"no NVRTC here: {refusal}")
+    for kernel in program.info.kernels:
+        assert "__global__ void" in kernel.source
+        assert kernel.name in kernel.source
+
+
+# A third of them, which still meets every op, dtype and scheduler.
+@pytest.mark.parametrize("case", FUSION_CASES[::3], ids=lambda case: case.name)
+def test_kernels_build_for_sm_90a(case: Case) -> None:
+    _check(case, "sm_90a")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("case", FUSION_CASES[::60], ids=lambda case: case.name)
+def test_kernels_build_for_other_targets(case: Case, arch: str) -> None:
+    _check(case, arch)

@@ -1,0 +1,224 @@
+"""What the CUDA schedulers choose for described GPUs, and that what they choose can be launched."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hand_kernels as hand
+import numpy as np
+import pytest
+from cuda_cases import Case
+from cuda_emulator import check
+
+from fuser_direct.codegen import cuda
+from fuser_direct.enums import DataType as D
+from fuser_direct.ir.kernel import Kernel
+from fuser_direct.lowering.canonical import Argument, Lowered
+from fuser_direct.lowering.graph import Operand
+from fuser_direct.schedulers import choose
+from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.schedule import CudaPointwise, CudaRow, CudaTranspose
+
+H200 = CudaDevice("sm_90a", 132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10)
+A100 = CudaDevice("sm_80", 108, shared_per_block_bytes=163 << 10)
+SMALL = CudaDevice("sm_86", 4)
+DEVICES = pytest.mark.parametrize("device", [H200, A100, SMALL], ids=lambda d: d.arch)
+
+
+def _lowered(
+    kernel: Kernel,
+    extents: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
+    alignment: tuple[int, ...] = (),
+) -> Lowered:
+    arguments = []
+    for b, (buffer, along) in enumerate(zip(kernel.buffers, strides, strict=True)):
+        aligned = alignment[b] if alignment else 64
+        operand = Operand(None, buffer.dtype, (), buffer.is_output, alignment_bytes=aligned)
+        arguments.append(Argument(operand, along))
+    return Lowered(kernel, extents, tuple(arguments), ())
+
+
+def _schedule(lowered: Lowered, device: CudaDevice) -> Scheduled:
+    return choose.schedule(
+        lowered, device, LaunchConstraints(), (False,) * len(lowered.arguments)
+    )
+
+
+def _softmax(rows: int, extent: int, dtype: D = D.BFloat16) -> Lowered:
+    return _lowered(hand.softmax(dtype), (rows, extent), ((extent, 1), (extent, 1)))
+
+
+def _row(lowered: Lowered, device: CudaDevice) -> CudaRow:
+    schedule = _schedule(lowered, device).schedule
+    assert isinstance(schedule, CudaRow)
+    return schedule
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", [D.BFloat16, D.Float, D.Double], ids=lambda d: d.name)
+@pytest.mark.parametrize("rows", [1, 60, 300, 100_000])
+@pytest.mark.parametrize(
+    "extent", [1, 7, 100, 1000, 4097, 16384, 50_000, 65536, 100_001, 131072, 1 << 21]
+)
+def test_row_schedules_fit_the_device_and_cover_the_row(
+    device: CudaDevice, dtype: D, rows: int, extent: int
+) -> None:
+    lowered = _softmax(rows, extent, dtype)
+    made = _schedule(lowered, device)
+    schedule, launch = made.schedule, made.launch
+    assert isinstance(schedule, CudaRow)
+    assert isinstance(launch, CudaLaunch)
+    threads = schedule.threads * schedule.rows_per_block
+    shared = cuda.shared_bytes(lowered.kernel, schedule)
+    assert threads <= device.max_threads_per_block
+    # Exchanges take some more: 16 bytes a warp of the row and reduction.
+    assert shared + 2 * 16 * schedule.cluster * threads // 32 <= device.shared_per_block_bytes
+    assert schedule.persistent * schedule.vector * lowered_words(dtype) <= 64
+    assert schedule.cluster == 1 or (device.has_clusters and schedule.threads % 32 == 0)
+    assert launch.cluster == schedule.cluster == cuda.cluster_of(schedule)
+    assert launch.grid[0] * schedule.rows_per_block >= rows * schedule.cluster
+    held = schedule.threads * schedule.cluster * (schedule.shared + schedule.persistent)
+    outside = schedule.vector - 1 if schedule.edges else 0
+    assert held * schedule.vector >= extent + outside or schedule.unroll > 1 or not held
+    assert extent % schedule.vector == 0 or schedule.edges
+
+
+def lowered_words(dtype: D) -> float:
+    """32-bit words of an element."""
+    return {D.BFloat16: 0.5, D.Float: 1, D.Double: 2}[dtype]
+
+
+def test_long_rows_are_held_where_they_fit() -> None:
+    assert _row(_softmax(8192, 16384), H200).persistent == 4
+    in_shared = _row(_softmax(4096, 65536), H200)
+    assert (in_shared.shared, in_shared.persistent, in_shared.cluster) == (16, 0, 1)
+    in_cluster = _row(_softmax(4096, 131072), H200)
+    assert in_cluster.cluster == 2
+    # Two blocks an SM, or its memory would idle while a cluster ends.
+    kernel = hand.softmax(D.BFloat16)
+    assert 2 * (cuda.shared_bytes(kernel, in_cluster) + 1024) <= 228 << 10
+    on_older = _row(_softmax(4096, 131072), A100)
+    assert on_older.cluster == 1
+    assert on_older.shared > 0
+    assert on_older.unroll > 1
+
+
+def test_few_long_rows_are_spread_over_the_sms() -> None:
+    assert _row(_softmax(1, 16384), H200).cluster == 8
+    assert _row(_softmax(64, 4096), H200).cluster == 1
+    assert _row(_softmax(1, 16384), A100).cluster == 1
+
+
+def test_a_reason_names_where_the_row_is_held() -> None:
+    assert "16 vectors a thread in shared memory" in _schedule(_softmax(4096, 65536), H200).reason
+    assert "cluster of 2 blocks" in _schedule(_softmax(4096, 131072), H200).reason
+    assert "over the edges" in _schedule(_softmax(4096, 4097), H200).reason
+
+
+def test_odd_rows_are_read_by_aligned_vectors() -> None:
+    extent = 4097
+    kernel = hand.rmsnorm(D.BFloat16, extent)
+    strides = ((extent, 1), (0, 1), (extent, 1))
+    schedule = _row(_lowered(kernel, (300, extent), strides), H200)
+    assert (schedule.edges, schedule.vector) == (True, 8)
+    assert schedule.vectorized == (True, False, True)
+    # Neither a strided buffer nor short rows allow it.
+    apart = ((extent * 2, 2), (0, 1), (extent, 1))
+    assert not _row(_lowered(kernel, (300, extent), apart), H200).edges
+    assert not _row(_softmax(300, 33), H200).edges
+    assert not _row(_softmax(300, 4096), H200).edges
+
+
+def test_rows_of_a_misaligned_input_are_read_in_the_vectors_of_the_output() -> None:
+    lowered = _lowered(hand.softmax(D.Half), (300, 1001), ((1001, 1), (1001, 1)), (2, 64))
+    schedule = _row(lowered, H200)
+    assert (schedule.edges, schedule.vectorized) == (True, (False, True))
+
+
+def test_dense_tensors_are_addressed_without_division() -> None:
+    lowered = _lowered(hand.bias_gelu(D.BFloat16), (50, 80), ((80, 1), (0, 1), (88, 1)))
+    schedule = _schedule(lowered, H200).schedule
+    assert isinstance(schedule, CudaPointwise)
+    assert schedule.flat == (True, False, False)
+
+
+def _turned(dtype: D, rows: int, columns: int, alignment: tuple[int, ...] = ()) -> Lowered:
+    b = hand.Builder(("i", "i"))
+    x, y = b.buffer(dtype, "dd"), b.buffer(dtype, "d1", is_output=True)
+    first = b.load(x)
+    out = b.cast(b.node("relu", b.nodes[first].dtype, first), dtype)
+    kernel = b.kernel("turned", [hand.stage(range(out + 1), stores=[(y, out)])])
+    return _lowered(kernel, (rows, columns), ((1, rows), (columns, 1)), alignment)
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "dtype", [D.Bool, D.BFloat16, D.Float, D.Double, D.ComplexDouble], ids=lambda d: d.name
+)
+@pytest.mark.parametrize("sizes", [(8192, 16384), (4096, 48), (24, 8192), (1001, 513), (64, 66)])
+def test_transpose_schedules_share_a_tile_evenly(
+    device: CudaDevice, dtype: D, sizes: tuple[int, int]
+) -> None:
+    made = _schedule(_turned(dtype, *sizes), device)
+    schedule, launch = made.schedule, made.launch
+    assert isinstance(schedule, CudaTranspose)
+    assert isinstance(launch, CudaLaunch)
+    tiles = math.prod(-(-n // schedule.tile) for n in sizes)
+    assert launch.grid == (tiles, 1, 1)
+    assert cuda.shared_bytes(made.lowered.kernel, schedule) <= device.shared_per_block_bytes
+    if schedule.vector == 1:
+        assert schedule.tile**2 % schedule.threads == 0
+        return
+    size = {D.Bool: 1, D.BFloat16: 2, D.Float: 4, D.Double: 8}[dtype]
+    piece = max(4 // size, 1)
+    assert sizes[1] % schedule.vector == sizes[0] % schedule.across == 0
+    assert schedule.tile**2 % (schedule.threads * schedule.vector * piece) == 0
+    assert schedule.tile**2 % (schedule.threads * schedule.across) == 0
+    assert schedule.tile >= 8 * schedule.vector
+    assert schedule.vector % piece == 0
+
+
+def test_large_transposes_move_vectors_on_both_sides() -> None:
+    schedule = _schedule(_turned(D.BFloat16, 8192, 16384), H200).schedule
+    assert isinstance(schedule, CudaTranspose)
+    assert (schedule.tile, schedule.threads) == (128, 512)
+    assert (schedule.vector, schedule.across) == (8, 8)
+    misaligned = _schedule(_turned(D.BFloat16, 8192, 16384, (2, 64)), H200).schedule
+    assert isinstance(misaligned, CudaTranspose)
+    assert misaligned.vector == 1
+
+
+def _run(lowered: Lowered, device: CudaDevice, scalars: tuple[Any, ...] = ()) -> None:
+    """Runs what is chosen for `lowered` and compares with what its kernel means."""
+    made = _schedule(lowered, device)
+    launch: Any = made.launch
+    strides = tuple(a.strides for a in lowered.arguments)
+    schedule: Any = made.schedule
+    case = Case("", lowered.kernel, schedule, launch.grid[0], lowered.extents, strides, scalars)
+    rng = np.random.default_rng(1)
+    arrays = []
+    for buffer, along in zip(lowered.kernel.buffers, strides, strict=True):
+        count = 1 + sum(s * (e - 1) for s, e in zip(along, lowered.extents, strict=True))
+        arrays.append(hand.memory(buffer.dtype, count, rng))
+    check(case, arrays)
+
+
+# One SM with little shared memory: short rows go the ways of long ones.
+_TINY = CudaDevice("sm_90a", 1, shared_per_block_bytes=12 << 10, registers_per_sm=1 << 13)
+
+
+@pytest.mark.parametrize("dtype", [D.BFloat16, D.Float], ids=lambda d: d.name)
+@pytest.mark.parametrize("extent", [257, 1000, 4099, 9000, 20_002])
+@pytest.mark.parametrize("device", [_TINY, H200], ids=["tiny", "H200"])
+def test_scheduled_rows_do_what_they_mean(device: CudaDevice, extent: int, dtype: D) -> None:
+    _run(_softmax(3, extent, dtype), device)
+    kernel = hand.rmsnorm(dtype, extent)
+    _run(_lowered(kernel, (2, extent), ((extent, 1), (0, 1), (extent, 1))), device, (0.75,))
+
+
+@pytest.mark.parametrize("dtype", [D.Bool, D.BFloat16, D.Float, D.Double], ids=lambda d: d.name)
+@pytest.mark.parametrize("sizes", [(96, 208), (20, 72), (70, 130)])
+def test_scheduled_transposes_do_what_they_mean(sizes: tuple[int, int], dtype: D) -> None:
+    _run(_turned(dtype, *sizes), SMALL)
