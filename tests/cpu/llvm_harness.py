@@ -187,6 +187,18 @@ class Runner:
             self.function(ctypes.cast(args, ctypes.c_void_p), begin, end, None)
 
 
+def level(name: str) -> CpuTarget:
+    """The host narrowed to a feature level."""
+    return narrowed(build_cpu.host_target(), name)
+
+
+def copy_kernel(dtype: DataType, source: int, target: int) -> Kernel:
+    """One axis copied; strides along it given."""
+    b = Build("i")
+    x = b.load(dtype, (source,))
+    return b.kernel([stage([x], stores=[b.out(x, (target,))])])
+
+
 def pointwise(
     kernel: Kernel, target: CpuTarget | None = None, block: int = 128, streaming: bool = False
 ) -> Runner:
@@ -233,11 +245,8 @@ def interpret(
     reduced = kernel.reduction_axes
     for node in kernel.nodes:
         args = [values[a] for a in node.args]
-        if node.op == "load":
-            array = arrays[node.attr]  # type: ignore[call-overload]
-            value = to_class(
-                strided(array, kernel.buffers[node.attr], strides[node.attr], extents), node.dtype
-            )  # type: ignore[index, call-overload]
+        if node.op in ("load", "gather"):
+            value = loaded(node, args, arrays, kernel, strides, extents)
         elif node.op in ("param", "const"):
             raw = scalars[node.attr] if node.op == "param" else node.attr  # type: ignore[call-overload]
             value = round_to(np.asarray(raw).astype(reference_class(node.dtype)), node.dtype)
@@ -262,6 +271,33 @@ def interpret(
         values.append(value)
     stores = [s for stage_ in kernel.stages for s in (*stage_.stores, *stage_.row_stores)]
     return [values[s.node] for s in stores]
+
+
+def loaded(
+    node: Node,
+    args: list[np.ndarray],
+    arrays: Sequence[np.ndarray],
+    kernel: Kernel,
+    strides: Sequence[Sequence[int]],
+    extents: Sequence[int],
+) -> np.ndarray:
+    """What a LOAD or GATHER node gives; only elements that it allows are looked at."""
+    assert isinstance(node.attr, int)
+    array, buffer = arrays[node.attr], kernel.buffers[node.attr]
+    if node.op == "load" and not args:
+        return to_class(strided(array, buffer, strides[node.attr], extents), node.dtype)
+    places = np.zeros([1] * len(extents), np.int64)
+    for a, (step, fixed) in enumerate(zip(strides[node.attr], buffer.strides, strict=True)):
+        shape = [1] * len(extents)
+        shape[a] = extents[a]
+        places = places + np.arange(extents[a]).reshape(shape) * (step if fixed == -1 else fixed)
+    if node.op == "gather":
+        places = places + args[0]
+    allowed = args[-1] if len(args) == (2 if node.op == "gather" else 1) else np.asarray(True)
+    places, allowed = np.broadcast_arrays(places, allowed)
+    value = np.zeros(places.shape, array.dtype)
+    value[allowed] = array.ravel()[places[allowed]]
+    return to_class(value, node.dtype)
 
 
 def reduce_over(op: str, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -298,9 +334,9 @@ def strided(
 
 def to_class(x: np.ndarray, dtype: DataType) -> np.ndarray:
     """Memory -> reference class."""
-    return (from_bfloat16(np.ascontiguousarray(x)) if dtype is D.BFloat16 else x).astype(
-        reference_class(dtype)
-    )
+    with np.errstate(all="ignore"):
+        whole = from_bfloat16(np.ascontiguousarray(x)) if dtype is D.BFloat16 else x
+        return whole.astype(reference_class(dtype))
 
 
 def to_memory(x: np.ndarray, dtype: DataType) -> np.ndarray:

@@ -46,4 +46,4 @@ def test_child_of_fork_runs(parent: str, rows: int) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0 and done.stdout.strip() == "ok", done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stderr

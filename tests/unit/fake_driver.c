@@ -182,9 +182,9 @@ static int launch(const struct config* c, uintptr_t function, void** params, voi
   note("launch %lx in %lx grid %u,%u,%u block %u,%u,%u shared %u stream %lx",
        (unsigned long)function, (unsigned long)current, c->grid[0], c->grid[1], c->grid[2],
        c->block[0], c->block[1], c->block[2], c->shared, (unsigned long)c->stream);
-  if (c->num_attributes)
-    note(" attribute %u of %u,%u,%u", c->attributes[0].id, c->attributes[0].cluster[0],
-         c->attributes[0].cluster[1], c->attributes[0].cluster[2]);
+  for (unsigned n = 0; n < c->num_attributes; ++n)
+    note(" attribute %u of %u,%u,%u", c->attributes[n].id, c->attributes[n].cluster[0],
+         c->attributes[n].cluster[1], c->attributes[n].cluster[2]);
   note(" args %lx %d %g\n", *(unsigned long*)params[0], *(int*)params[1], *(double*)params[2]);
   return result;
 }

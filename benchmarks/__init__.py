@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.gpu` and `python -m benchmarks.cpu`."""

@@ -1,0 +1,127 @@
+"""GPU benchmark: the fuser against eager PyTorch (and torch.compile), bf16, cold L2, one run side
+by side.
+
+    python -m benchmarks.gpu [--rows TEXT ...] [--quick] [--compile] [--out FILE]
+
+Every timed call follows a memset of 512 MiB, which leaves nothing of the inputs in L2. A short busy
+kernel before it lets the host run ahead, so that a call is timed by the GPU alone. Percentages are
+of the bandwidth of a large copy that takes its turn in the same rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks import harness
+from benchmarks.harness import Call, Result, Row
+from benchmarks.rows import GPU_ROWS
+from fuser_direct import DataType, FusionDefinition
+
+_FLUSH_BYTES = 512 << 20
+_COPY_BYTES = 1 << 30
+# About 0.3 ms at 1.7 GHz: longer than the host needs to issue the ten kernels of an eager norm.
+_HEAD_START_CYCLES = 500_000
+
+
+class _Timer:
+    """Times one call on the current stream, with cold caches."""
+
+    def __init__(self) -> None:
+        self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+
+    def __call__(self, call: Call) -> float:
+        """Microseconds between the events before and after `call`."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_HEAD_START_CYCLES)
+        self._flush.zero_()
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+
+def _copy() -> Call:
+    source = torch.empty(_COPY_BYTES, dtype=torch.int8, device="cuda").zero_()
+    target = torch.empty_like(source)
+    return lambda: [target.copy_(source)]
+
+
+def _measure(row: Row, timer: _Timer, rounds: int, with_compile: bool) -> Result:
+    inputs = row.inputs("cuda", torch.bfloat16)
+    calls, fd = harness.contenders(row, inputs, with_compile)
+    first_ms = harness.first_call_ms(calls["ours"], torch.cuda.synchronize)
+    outputs = calls["ours"]()
+    count = harness.least_bytes(inputs, outputs)
+    error = harness.errors(row, inputs, calls)
+    times = harness.interleaved({**calls, "copy": _copy()}, timer, rounds)
+    copy_gb_per_s = 2 * _COPY_BYTES / (times.pop("copy") * 1e3)
+    return Result(
+        row.name,
+        "bfloat16",
+        count,
+        copy_gb_per_s,
+        times,
+        error,
+        first_ms,
+        len(fd.fec.kernels()),
+    )
+
+
+def _host_us(calls: int = 2000, rounds: int = 7) -> dict[str, float]:
+    """Host time of one call that adds two 16x256 tensors, in microseconds: ours and eager, taking
+    turns.
+    """
+    x, y = (torch.randn(16, 256, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    with FusionDefinition() as fd:
+        total = fd.ops.add(fd.from_pytorch(x), fd.from_pytorch(y))
+        fd.add_output(fd.ops.cast(total, DataType.BFloat16))
+    inputs = [x, y]
+    contenders: dict[str, Call] = {"ours": lambda: fd.execute(inputs), "eager": lambda: [x + y]}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for call in contenders.values():
+        call()
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            samples[name].append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the figures if asked to. Returns the exit status."""
+    options = harness.parser("fuser_direct on the GPU").parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("benchmarks.gpu: PyTorch finds no CUDA device", file=sys.stderr)
+        return 1
+    device = torch.cuda.get_device_name()
+    rows = harness.chosen(GPU_ROWS, options.rows)
+    timer = _Timer()
+    print(f"{device}, PyTorch {torch.__version__}, bfloat16, cold L2")
+    harness.print_header(["ours", "eager", *(["compile"] if options.compile else [])])
+    results = []
+    for position, row in enumerate(rows):
+        harness.announce(row, position, len(rows))
+        torch.manual_seed(0)
+        results.append(_measure(row, timer, 7 if options.quick else 30, options.compile))
+        harness.print_result(results[-1])
+        torch.cuda.empty_cache()
+    host = _host_us()
+    print(f"host time of one call: ours {host['ours']:.1f} us, eager {host['eager']:.1f} us")
+    print(f"copy: {statistics.median(r.copy_gb_per_s for r in results):.0f} GB/s")
+    if options.out:
+        harness.write_json(options.out, device, results, {"host_us": host})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
