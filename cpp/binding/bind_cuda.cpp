@@ -66,14 +66,14 @@ nb::dict cuda_status() {
 // args: the raw bytes of each argument's value.
 void launch_kernel(const cuda::Kernel& kernel, int device, const Extents& grid,
                    const Extents& block, const std::vector<nb::bytes>& args, unsigned shared_bytes,
-                   std::uintptr_t stream, unsigned cluster) {
+                   std::uintptr_t stream, unsigned cluster, bool early) {
   std::vector<void*> params;
   params.reserve(args.size());
   for (const nb::bytes& arg : args) params.push_back(const_cast<char*>(arg.c_str()));
   const auto dim3 = [](const Extents& e) { return cuda::Dim3{e[0], e[1], e[2]}; };
   const nb::gil_scoped_release release;
   cuda::launch(kernel, device, dim3(grid), dim3(block), shared_bytes, params.data(),
-               reinterpret_cast<void*>(stream), cluster);
+               reinterpret_cast<void*>(stream), cluster, early);
 }
 
 nb::dict attributes_dict(const cuda::KernelAttributes& a) {
@@ -113,9 +113,10 @@ void bind_kernel(nb::module_& m) {
            "Blocks of this size that one SM holds at a time.")
       .def("launch", &launch_kernel, nb::arg("device"), nb::arg("grid"), nb::arg("block"),
            nb::arg("args"), nb::arg("shared_bytes") = 0, nb::arg("stream") = 0,
-           nb::arg("cluster") = 1,
+           nb::arg("cluster") = 1, nb::arg("early") = false,
            "Queue one launch. grid, block: (x, y, z); args: the bytes of each argument's value, as "
-           "struct.pack makes them; stream: a stream's address, 0 for the default one.\n\n"
+           "struct.pack makes them; stream: a stream's address, 0 for the default one; early: it "
+           "waits itself for the kernel before it on the stream.\n\n"
            "Raises LaunchError naming the limit that is exceeded; nothing is launched then.")
       .def("__repr__", [](const cuda::Kernel& k) { return "<CudaKernel " + k.name() + ">"; });
 }

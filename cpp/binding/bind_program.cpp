@@ -155,14 +155,15 @@ int64_t add_buffer(Program& self, int code, int bits, std::vector<int64_t> sizes
 
 void launch_cuda(Program& self, std::shared_ptr<cuda::Kernel> kernel,
                  const std::array<int64_t, 3>& grid, const std::array<int64_t, 3>& block,
-                 int64_t shared_bytes, nb::handle args, unsigned cluster) {
+                 int64_t shared_bytes, nb::handle args, unsigned cluster, bool early) {
   if (shared_bytes < 0 || shared_bytes > 0x7fffffff) {
     throw LaunchError("Program.launch_cuda: " + std::to_string(shared_bytes) +
                       " bytes of shared memory are outside 0..2^31-1");
   }
   CudaStep step{std::move(kernel),       to_dim3(grid, "grid"),
                 to_dim3(block, "block"), static_cast<unsigned>(shared_bytes),
-                parse_args(args),        cluster};
+                parse_args(args),        cluster,
+                early};
   self.add_step(std::move(step));
 }
 
@@ -207,12 +208,14 @@ void bind_program(nb::module_& m) {
            "any order, 0 for an expanded dim.")
       .def("launch_cuda", &launch_cuda, nb::arg("kernel"), nb::arg("grid"), nb::arg("block"),
            nb::arg("shared_bytes"), nb::arg("args"), nb::arg("cluster") = 1,
+           nb::arg("early") = false,
            nb::sig("def launch_cuda(self, kernel: CudaKernel, grid: "
                    "collections.abc.Sequence[int], block: collections.abc.Sequence[int], "
                    "shared_bytes: int, args: collections.abc.Iterable[tuple[typing.Any, ...]], "
-                   "cluster: int = 1) -> None"),
+                   "cluster: int = 1, early: bool = False) -> None"),
            "Launch a kernel; a grid with a zero extent launches nothing. cluster: blocks along x "
-           "that form a thread block cluster.")
+           "that form a thread block cluster. early: it may begin while the kernel before it still "
+           "runs, for which it waits itself.")
       .def("launch_cpu", &launch_cpu, nb::arg("kernel"), nb::arg("items"), nb::arg("grain"),
            nb::arg("scratch_bytes"), nb::arg("args"),
            nb::sig("def launch_cpu(self, kernel: CpuKernel, items: int, grain: int, scratch_bytes: "

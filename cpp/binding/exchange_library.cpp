@@ -1,6 +1,5 @@
 // Tensor types with the DLPack C exchange API (PyTorch 2.10 and later): no Python call on any path.
 #include <memory>
-#include <new>
 #include <string>
 
 #include "binding/framework.h"
@@ -72,7 +71,8 @@ class ExchangeLibrary final : public TensorLibrary {
   }
 
   void allocate(const BufferSpec& spec, dl::Device device, Slot& slot) const override {
-    dl::ManagedTensor* made = is_pooled(spec, device) ? make_pooled(spec) : make(spec, device);
+    const bool is_cpu = device.type == dl::DeviceType::kCpu;
+    dl::ManagedTensor* made = is_cpu ? make_cpu_tensor(spec) : make_device_tensor(spec, device);
     slot.handle = made;
     slot.data = made->tensor.address();
   }
@@ -103,8 +103,8 @@ class ExchangeLibrary final : public TensorLibrary {
   }
 
  private:
-  // A tensor of the library's own; strides that it doesn't make are put over a flat one.
-  dl::ManagedTensor* make(const BufferSpec& spec, dl::Device device) const {
+  // A tensor in the library's own memory; strides that it doesn't make are put over a flat one.
+  dl::ManagedTensor* make_device_tensor(const BufferSpec& spec, dl::Device device) const {
     dl::Tensor prototype{};
     prototype.device = device;
     prototype.dtype = spec.dtype;
@@ -120,7 +120,8 @@ class ExchangeLibrary final : public TensorLibrary {
     std::string message;
     if (api_->allocate(&prototype, &made, &message, keep_message) != 0) {
       PyErr_Clear();
-      throw_out_of_memory(spec, device, message);
+      throw CudaError("allocating " + std::to_string(spec.span_bytes()) +
+                      " bytes on cuda:" + std::to_string(device.id) + " failed: " + message);
     }
     if (spec.is_row_major) return made;
     return make_wrapper(made, made->tensor.address(), spec.sizes, spec.strides);
@@ -130,13 +131,6 @@ class ExchangeLibrary final : public TensorLibrary {
     void* object = nullptr;
     if (api_->to_object(tensor, &object) != 0) nb::raise_python_error();
     return object;
-  }
-
-  [[noreturn]] static void throw_out_of_memory(const BufferSpec& spec, dl::Device device,
-                                               const std::string& message) {
-    if (device.type == dl::DeviceType::kCpu) throw std::bad_alloc();
-    throw CudaError("allocating " + std::to_string(spec.span_elems * spec.dtype.itemsize()) +
-                    " bytes on cuda:" + std::to_string(device.id) + " failed: " + message);
   }
 
   const dl::ExchangeApi* api_;

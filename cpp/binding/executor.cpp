@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/shared_ptr.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -210,6 +211,30 @@ CallCache::ProgramPtr Executor::lookup(nb::handle inputs, const CallContext& con
   state->list.read(inputs.ptr());
   make_key(state->list, context, state->key);
   return cache_.find(state->key);
+}
+
+std::pair<double, double> Executor::time_lookup(nb::handle inputs, int64_t rounds) const {
+  if (rounds < 1) throw UsageError("time_lookup: rounds must be 1 or more");
+  using Clock = std::chrono::steady_clock;
+  const CallContext context{nb::none(), {}, {}, {}};
+  const auto mean_ns = [rounds](Clock::time_point start) {
+    const std::chrono::duration<double, std::nano> elapsed = Clock::now() - start;
+    return elapsed.count() / static_cast<double>(rounds);
+  };
+  CallStateLoan state;
+  const Clock::time_point read_start = Clock::now();
+  for (int64_t i = 0; i < rounds; ++i) {
+    state->list.clear();
+    state->list.read(inputs.ptr());
+  }
+  const double read_ns = mean_ns(read_start);
+  const Clock::time_point key_start = Clock::now();
+  for (int64_t i = 0; i < rounds; ++i) {
+    state->key.clear();
+    make_key(state->list, context, state->key);
+    cache_.find(state->key);
+  }
+  return {read_ns, mean_ns(key_start)};
 }
 
 void Executor::clear() {

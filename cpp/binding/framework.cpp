@@ -130,14 +130,9 @@ dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
   return finish(std::move(wrapper));
 }
 
-bool is_pooled(const BufferSpec& spec, dl::Device device) {
-  return device.type == dl::DeviceType::kCpu &&
-         static_cast<size_t>(spec.span_elems * spec.dtype.itemsize()) >= cpu::kMinPooledBytes;
-}
-
-dl::ManagedTensor* make_pooled(const BufferSpec& spec) {
+dl::ManagedTensor* make_cpu_tensor(const BufferSpec& spec) {
   auto wrapper = std::make_unique<Wrapper>();
-  wrapper->block = cpu::Block(static_cast<size_t>(spec.span_elems * spec.dtype.itemsize()));
+  wrapper->block = cpu::Block(spec.span_bytes());
   wrapper->dims = spec.sizes;
   wrapper->dims.insert(wrapper->dims.end(), spec.strides.begin(), spec.strides.end());
   wrapper->managed.tensor.data = wrapper->block.data();

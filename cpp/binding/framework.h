@@ -37,11 +37,8 @@ dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
                                 const std::vector<int64_t>& sizes,
                                 const std::vector<int64_t>& strides);
 
-// Whether a buffer's memory comes from the CPU pool instead of the library's allocator.
-bool is_pooled(const BufferSpec& spec, dl::Device device);
-
-// A tensor for `spec` in a block of the CPU pool.
-dl::ManagedTensor* make_pooled(const BufferSpec& spec);
+// A tensor for `spec` in CPU memory of ours.
+dl::ManagedTensor* make_cpu_tensor(const BufferSpec& spec);
 
 // Copies a described tensor's metadata; device types of pinned and managed memory count as the
 // device that they are used from.

@@ -131,6 +131,9 @@ nb::object bfloat16() {
   return nb::steal(module).attr("bfloat16");
 }
 
+// Whether the array is made over a block of the CPU pool.
+bool is_pooled(const BufferSpec& spec) { return spec.span_bytes() >= cpu::kMinPooledBytes; }
+
 class NumpyLibrary final : public TensorLibrary {
  public:
   NumpyLibrary()
@@ -166,15 +169,14 @@ class NumpyLibrary final : public TensorLibrary {
   }
 
   // The slot's handle is an array of the spec's own shape, or else of its bytes.
-  void allocate(const BufferSpec& spec, dl::Device device, Slot& slot) const override {
-    const int64_t bytes = spec.span_elems * spec.dtype.itemsize();
+  void allocate(const BufferSpec& spec, dl::Device, Slot& slot) const override {
     nb::object array;
-    if (is_pooled(spec, device)) {
-      array = as_array_(nb::cast(std::make_unique<cpu::Block>(static_cast<size_t>(bytes))));
+    if (is_pooled(spec)) {
+      array = as_array_(nb::cast(std::make_unique<cpu::Block>(spec.span_bytes())));
     } else if (spec.is_row_major) {
       array = call(empty_, int_tuple(spec.sizes, 1), dtype(spec.dtype));
     } else {
-      array = call(empty_, nb::int_(bytes), uint8_);
+      array = call(empty_, nb::int_(spec.span_bytes()), uint8_);
     }
     slot.data = static_cast<char*>(StructView(array.ptr())->data);
     slot.handle = array.release().ptr();
@@ -183,7 +185,7 @@ class NumpyLibrary final : public TensorLibrary {
   void* wrap(const BufferSpec& spec, Slot& slot) const override {
     const nb::object array = nb::steal(static_cast<PyObject*>(slot.handle));
     slot = Slot{};
-    const bool has_shape = spec.is_row_major && !is_pooled(spec, {dl::DeviceType::kCpu, 0});
+    const bool has_shape = spec.is_row_major && !is_pooled(spec);
     if (has_shape) return nb::object(array).release().ptr();
     const nb::object shaped =
         ndarray_(nb::arg("shape") = int_tuple(spec.sizes, 1), nb::arg("dtype") = dtype(spec.dtype),

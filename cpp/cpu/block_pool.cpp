@@ -16,6 +16,7 @@ namespace fuser_direct::cpu {
 
 namespace {
 
+constexpr size_t kLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kDefaultLimitBytes = size_t{1} << 30;
 
@@ -30,12 +31,20 @@ size_t default_limit() {
   return std::min(kDefaultLimitBytes, memory / 8);
 }
 
-// Rounded up so that blocks of close sizes serve each other: to whole huge pages, and to a
-// sixteenth of the size or a little more.
+bool is_pooled(size_t bytes) { return bytes >= kMinPooledBytes; }
+
+// Small sizes are rounded up to whole cache lines; those of the pool, so that blocks of close sizes
+// serve each other, to whole huge pages and to a sixteenth of the size or a little more.
 size_t capacity_for(size_t bytes) {
-  size_t step = kHugePageBytes;
-  while (step * 16 <= bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
+  size_t step = is_pooled(bytes) ? kHugePageBytes : kLineBytes;
+  while (is_pooled(bytes) && step * 16 <= bytes) step *= 2;
+  return std::max<size_t>(1, (bytes + step - 1) / step) * step;
+}
+
+char* allocate(size_t alignment, size_t bytes) {
+  void* block = std::aligned_alloc(alignment, bytes);
+  if (block == nullptr) throw std::bad_alloc();
+  return static_cast<char*>(block);
 }
 
 class Pool {
@@ -51,10 +60,9 @@ class Pool {
         return block;
       }
     }
-    void* block = std::aligned_alloc(kHugePageBytes, capacity);
-    if (block == nullptr) throw std::bad_alloc();
+    char* block = allocate(kHugePageBytes, capacity);
     madvise(block, capacity, MADV_HUGEPAGE);  // only advice: without it all works, more slowly
-    return static_cast<char*>(block);
+    return block;
   }
 
   void give(char* block, size_t capacity) noexcept {
@@ -125,11 +133,17 @@ const int kForkHandler =
 
 }  // namespace
 
-Block::Block(size_t bytes)
-    : data_(pool().take(capacity_for(bytes))), size_(bytes), capacity_(capacity_for(bytes)) {}
+Block::Block(size_t bytes) : size_(bytes), capacity_(capacity_for(bytes)) {
+  data_ = is_pooled(capacity_) ? pool().take(capacity_) : allocate(kLineBytes, capacity_);
+}
 
 Block::~Block() {
-  if (data_ != nullptr) pool().give(data_, capacity_);
+  if (data_ == nullptr) return;
+  if (is_pooled(capacity_)) {
+    pool().give(data_, capacity_);
+  } else {
+    std::free(data_);
+  }
 }
 
 Block::Block(Block&& other) noexcept

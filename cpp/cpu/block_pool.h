@@ -1,5 +1,5 @@
-// Reused memory for large CPU outputs: the system's allocator maps such blocks anew for each call,
-// and the page faults then cost more than the kernel that fills them.
+// Memory of CPU outputs. Large blocks are used again: the system's allocator maps them anew for
+// each call, and the page faults then cost more than the kernel that fills them.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace fuser_direct::cpu {
 
-// Smaller buffers come from the tensor library's own allocator, which reuses them well enough.
+// Smaller blocks come straight from the system's allocator, which reuses memory well enough.
 constexpr size_t kMinPooledBytes = size_t{4} << 20;
 
-// Owns a block of the pool; the block goes back when the owner goes, on whatever thread. Aligned to
-// 2 MiB, and its contents are whatever the last user left.
+// Owns memory aligned to a cache line, or to 2 MiB from the pool, to which it goes back when the
+// owner goes, on whatever thread. Its contents are whatever the last user left.
 class Block {
  public:
   Block() = default;

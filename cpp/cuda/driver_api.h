@@ -66,17 +66,19 @@ constexpr int kKernelNonPortableCluster = 14;
 // CUstreamCaptureMode: calls of any kind are allowed to a thread in this mode.
 constexpr int kCaptureRelaxed = 2;
 
-// CUlaunchAttribute, of which we set the cluster's extents only.
+// CUlaunchAttribute, of which we set the cluster's extents and programmatic serialization.
 struct LaunchAttribute {
   unsigned id;
   unsigned padding;
   union {
     unsigned cluster[3];
+    int is_allowed;
     char bytes[64];
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72 && offsetof(LaunchAttribute, value) == 8);
 constexpr unsigned kAttributeCluster = 4;
+constexpr unsigned kAttributeProgrammaticSerialization = 6;
 
 // CUlaunchConfig.
 struct LaunchConfig {

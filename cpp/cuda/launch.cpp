@@ -20,6 +20,8 @@ constexpr std::int64_t kSharedWithoutOptin = 48 * 1024;
 // Largest cluster that every device with clusters takes; up to 16 needs the kernel's consent.
 constexpr unsigned kPortableCluster = 8;
 constexpr unsigned kMaxCluster = 16;
+// First driver that captures early launches into graphs; devices that have clusters have them too.
+constexpr int kEarlyLaunchDriver = 12030;
 
 // Lets this thread make driver calls that a stream capture under way in the process would forbid:
 // loading a module is one, and it touches no captured stream.
@@ -232,21 +234,30 @@ int Kernel::blocks_per_sm(int device, int threads, std::size_t shared_bytes) con
 }
 
 void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
-            unsigned shared_bytes, void** params, void* stream, unsigned cluster) {
+            unsigned shared_bytes, void** params, void* stream, unsigned cluster, bool is_early) {
   const Driver& api = driver();
   Loaded& on = kernel.state_->at(device);
   Request{kernel.name(), on, grid, block, shared_bytes, cluster}.check_all();
   allow(api, on, shared_bytes, cluster);
-  LaunchAttribute attribute{};
-  attribute.id = kAttributeCluster;
-  attribute.value.cluster[0] = cluster;
-  attribute.value.cluster[1] = attribute.value.cluster[2] = 1;
+  LaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (cluster > 1) {
+    LaunchAttribute& attribute = attributes[count++];
+    attribute.id = kAttributeCluster;
+    attribute.value.cluster[0] = cluster;
+    attribute.value.cluster[1] = attribute.value.cluster[2] = 1;
+  }
+  if (is_early && on.properties->has_clusters && api.version >= kEarlyLaunchDriver) {
+    LaunchAttribute& attribute = attributes[count++];
+    attribute.id = kAttributeProgrammaticSerialization;
+    attribute.value.is_allowed = 1;
+  }
   const LaunchConfig config{{grid.x, grid.y, grid.z},
                             {block.x, block.y, block.z},
                             shared_bytes,
                             static_cast<CUstream>(stream),
-                            &attribute,
-                            cluster > 1 ? 1U : 0U};
+                            attributes,
+                            count};
   const DeviceGuard guard(device);
   const CUresult result = api.cuLaunchKernelEx(&config, on.function, params, nullptr);
   if (result == kSuccess) return;

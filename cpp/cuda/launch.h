@@ -54,16 +54,19 @@ class Kernel {
   struct State;
   std::unique_ptr<State> state_;
   friend void launch(const Kernel&, int, const Dim3&, const Dim3&, unsigned, void**, void*,
-                     unsigned);
+                     unsigned, bool);
 };
 
 // Queues one launch on `stream` (a CUstream; null is the default stream) of `device`, which need
 // not be current: it is made current for the launch, and the caller's restored after it.
 // params: one pointer to each argument's value, read before the call returns.
 // cluster: blocks along x that form one thread block cluster; 1 for none.
+// is_early: it may begin while the kernel before it on the stream still runs, since it waits for that
+// one itself before it touches memory; without effect where the device or driver can't.
 // Never waits for the device. Throws LaunchError naming the limit of the device or kernel that is
 // exceeded, CudaError when the driver refuses.
 void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
-            unsigned shared_bytes, void** params, void* stream, unsigned cluster = 1);
+            unsigned shared_bytes, void** params, void* stream, unsigned cluster = 1,
+            bool is_early = false);
 
 }  // namespace fuser_direct::cuda

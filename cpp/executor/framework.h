@@ -2,6 +2,7 @@
 // interpreter around it. Implemented in cpp/binding; Python objects pass as void*.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct BufferSpec {
   int64_t numel = 0;
   int64_t span_elems = 0;     // elements from the first to the last one, both included
   bool is_row_major = false;  // as a freshly allocated tensor of these sizes
+
+  size_t span_bytes() const { return static_cast<size_t>(span_elems * dtype.itemsize()); }
 };
 
 BufferSpec make_buffer_spec(dl::DataType dtype, std::vector<int64_t> sizes,

@@ -115,7 +115,7 @@ class Run {
     int64_t* packed = scratch_.packed.data();
     for (int64_t first : step.args.slots) scratch_.params.push_back(packed + first);
     cuda::launch(*step.kernel, program_.device().id, step.grid, step.block, step.shared_bytes,
-                 scratch_.params.data(), stream_, step.cluster);
+                 scratch_.params.data(), stream_, step.cluster, step.is_early);
   }
 
   void issue(const CpuStep& step) {

@@ -33,9 +33,9 @@ class CudaKernel:
     def blocks_per_sm(self, device: int, threads: int, shared_bytes: int = 0) -> int:
         """Blocks of this size that one SM holds at a time."""
 
-    def launch(self, device: int, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared_bytes: int = 0, stream: int = 0, cluster: int = 1) -> None:
+    def launch(self, device: int, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared_bytes: int = 0, stream: int = 0, cluster: int = 1, early: bool = False) -> None:
         """
-        Queue one launch. grid, block: (x, y, z); args: the bytes of each argument's value, as struct.pack makes them; stream: a stream's address, 0 for the default one.
+        Queue one launch. grid, block: (x, y, z); args: the bytes of each argument's value, as struct.pack makes them; stream: a stream's address, 0 for the default one; early: it waits itself for the kernel before it on the stream.
 
         Raises LaunchError naming the limit that is exceeded; nothing is launched then.
         """
@@ -125,6 +125,12 @@ class CpuKernel:
 
     def __init__(self, address: int, owner: object | None) -> None: ...
 
+    @staticmethod
+    def from_object(object: bytes, name: str) -> CpuKernel:
+        """
+        Link an object file into this process; its function `name` is the kernel. Raises CompileError if it is damaged or for another processor.
+        """
+
     @property
     def address(self) -> int: ...
 
@@ -145,6 +151,11 @@ def set_cpu_pool_limit(limit_bytes: int) -> None:
 
 def release_cpu_pool() -> None:
     """Give the memory that waits back to the system."""
+
+def link_object(object: bytes, name: str, address: int) -> bytes:
+    """
+    Bytes of an object file linked as if for a run at `address`; external functions get addresses 16, 32, 48, ... in the order of their use. For tests.
+    """
 
 def cpu_threads() -> int:
     """Threads that a CPU run of the calling thread may use."""
@@ -190,9 +201,9 @@ class Program:
         Add an output or an intermediate; returns its buffer number. Strides in elements, in any order, 0 for an expanded dim.
         """
 
-    def launch_cuda(self, kernel: CudaKernel, grid: Sequence[int], block: Sequence[int], shared_bytes: int, args: Iterable[tuple[Any, ...]], cluster: int = 1) -> None:
+    def launch_cuda(self, kernel: CudaKernel, grid: Sequence[int], block: Sequence[int], shared_bytes: int, args: Iterable[tuple[Any, ...]], cluster: int = 1, early: bool = False) -> None:
         """
-        Launch a kernel; a grid with a zero extent launches nothing. cluster: blocks along x that form a thread block cluster.
+        Launch a kernel; a grid with a zero extent launches nothing. cluster: blocks along x that form a thread block cluster. early: it may begin while the kernel before it still runs, for which it waits itself.
         """
 
     def launch_cpu(self, kernel: CpuKernel, items: int, grain: int, scratch_bytes: int, args: Iterable[tuple[Any, ...]]) -> None:
@@ -290,8 +301,24 @@ class ExecutorCache:
     def most_recent(self, /) -> Program | None:
         """The program that ran last."""
 
+    def time_lookup(self, inputs: Sequence[Any], rounds: int) -> tuple[float, float]:
+        """
+        Mean nanoseconds of reading `inputs`, and of making and finding their key, for benchmarks.
+        """
+
     def counters(self) -> dict[str, int]:
         """calls, hits and misses so far."""
+
+class DefinitionCall:
+    """Calls an executor directly, or `general` if given options."""
+
+    def __init__(self, cache: ExecutorCache, general: Callable[..., list[Any]]) -> None: ...
+
+    @property
+    def general(self) -> Callable[..., list[Any]]:
+        """What calls with options go to."""
+
+    def __call__(self, inputs: Iterable[Any], **options: Any) -> list[Any]: ...
 
 class LaunchParams:
     """

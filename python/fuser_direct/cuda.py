@@ -19,11 +19,11 @@ import functools
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fuser_direct import _ext
 from fuser_direct.errors import FuserError, UnsupportedError
+from fuser_direct.records import dataclass
 
 NVRTC_VARIABLE = "FUSER_DIRECT_NVRTC"
 # Folder of an NVRTC wheel under the `nvidia` package, by CUDA's major version; latest first.
@@ -55,7 +55,7 @@ def _find(override: str | None, driver_major: int | None) -> NvrtcLibrary:
     if override:
         return _opened(_from_variable(override), NVRTC_VARIABLE)
     tried = []
-    for path, via in _candidates(driver_major):
+    for path, via in nvrtc_candidates(driver_major):
         outcome = _attempted(path, via)
         if isinstance(outcome, NvrtcLibrary):
             return outcome
@@ -91,7 +91,7 @@ def _opened(path: str, via: str) -> NvrtcLibrary:
     return NvrtcLibrary(path, via, _ext.nvrtc_version(path), targets)
 
 
-def _candidates(driver_major: int | None) -> Iterator[tuple[str, str]]:
+def nvrtc_candidates(driver_major: int | None) -> Iterator[tuple[str, str]]:
     """Paths to try with what led to them, best first; searched for one at a time."""
     for major in sorted(_WHEEL_FOLDERS, key=lambda m: m != driver_major):
         for folder in _package_folders("nvidia"):

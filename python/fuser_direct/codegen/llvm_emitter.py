@@ -287,12 +287,19 @@ class Emitter:
         args = [self._argument(arg, scope).one for arg in node.args]
         offset = args.pop(0) if node.op == GATHER else None
         allowed = args.pop() if args else None
+        place = self.place[k]
+        if offset is not None and offset.lanes == 1:
+            # The same for all lanes: a row elsewhere, such as of an embedding table.
+            item = INFO[node.dtype].itemsize_bytes
+            place, offset = b.gep(f"[{item} x i8]", place, offset), None
+            if allowed is None:
+                return self.memory.load(node.dtype, place, at, stride, lanes, count)
         if offset is None and allowed is not None and stride == 1:
-            return self.memory.load_where(node.dtype, self.place[k], at, lanes, count, allowed)
+            return self.memory.load_where(node.dtype, place, at, lanes, count, allowed)
         places = b.mul(b.add(b.iota("i64", lanes), at), stride)
         if offset is not None:
             places = b.add(places, b.splat(offset, lanes))
-        return self.memory.load_each(node.dtype, self.place[k], places, lanes, count, allowed)
+        return self.memory.load_each(node.dtype, place, places, lanes, count, allowed)
 
     def _argument(self, n: int, scope: Scope) -> Value:
         """An operand; constants and parameters may be used without being listed before."""
@@ -401,7 +408,9 @@ class Emitter:
                 head = self._to_border(streamed[0], at, b.icmp("eq", at, low))
                 has_head = b.icmp("ne", head, 0)
                 partial = b.or_(partial, has_head)
-                count = b.select(has_head, b.intrinsic("umin", head, rest), rest)
+                count = b.intrinsic("umin", b.select(has_head, head, lanes), rest)
+                if self._masks_when_unaligned:
+                    partial = b.or_(partial, b.xor(self.is_aligned(streamed, at), True))
 
             def some() -> Sequence[V]:
                 return [b.add(at, count), *step(at, count, firsts, False)]
@@ -412,6 +421,13 @@ class Emitter:
             return [end, *self.combine_all(reduces, totals, parts)]
 
         return b.loop("walk", [low, *accs], lambda v: b.icmp("slt", v[0], high), chunk)[1:]
+
+    @property
+    def _masks_when_unaligned(self) -> bool:
+        """Whether vectors that can't be streamed go through the masked code of partial ones: rare,
+        hardly slower, and it spares a third copy of the loop's code.
+        """
+        return self.b.target.has_masks
 
     def _full(
         self, at: V, high: V, accs: Sequence[V], step: Step, streamed: Sequence[int]
@@ -428,12 +444,17 @@ class Emitter:
 
             return b.loop("full", [at, *accs], lambda v: b.icmp("sle", v[0], last), body)
 
-        if not streamed:
-            return loop(False)
-        aligned = constant(True, "i1")
-        for k in streamed:
-            aligned = b.and_(b.icmp("eq", self._past_border(k, at), 0), aligned)
-        return b.either(aligned, lambda: loop(True), lambda: loop(False))
+        if not streamed or self._masks_when_unaligned:
+            return loop(bool(streamed))
+        return b.either(self.is_aligned(streamed, at), lambda: loop(True), lambda: loop(False))
+
+    def is_aligned(self, buffers: Sequence[int], at: V) -> V:
+        """Whether element `at` of all `buffers` stands at a border."""
+        b = self.b
+        past = self._past_border(buffers[0], at)
+        for k in buffers[1:]:
+            past = b.or_(past, self._past_border(k, at))
+        return b.icmp("eq", past, 0)
 
     def _past_border(self, buffer: int, at: V) -> V:
         """Bytes from the last border that a streaming store may start at to element `at`."""

@@ -1,9 +1,10 @@
 """The op table's rows as LLVM IR: one method a row, named like it, over registers of any lane
 count.
 
-This file holds what is common to all and the arithmetic, comparison, logical and bitwise rows;
-`llvm_math_float` has the transcendental ones, `llvm_math_complex` complex numbers. No fast-math
-flag is used: a chain of pointwise ops gives the bits that the same ops give one by one.
+This file dispatches; the rows are in `llvm_math_int` (exact ones and conversions), `_double` and
+`_float` (exp, log, tanh, pow), `_angle` (circular and hyperbolic), `_special` (erf, lgamma) and
+`_complex`. No fast-math flag is used: a chain of pointwise ops gives the bits that the same ops
+give one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fuser_direct.codegen.llvm_builder import Builder
 from fuser_direct.codegen.llvm_math_complex import ComplexMath
 from fuser_direct.codegen.llvm_math_special import SpecialMath
 from fuser_direct.codegen.llvm_memory import Memory
+from fuser_direct.codegen.llvm_philox import philox_normal, philox_uniform
 from fuser_direct.codegen.llvm_types import BITS, REGISTER, V, Value
 from fuser_direct.enums import DataType
 from fuser_direct.errors import UnsupportedError
@@ -24,6 +26,9 @@ from fuser_direct.errors import UnsupportedError
 EXACT = frozenset({
     "abs", "neg", "relu", "where", "ceil", "floor", "round", "trunc", "frac",
 })  # fmt: skip
+
+
+_DRAWS = {"philox_uniform": philox_uniform, "philox_normal": philox_normal}
 
 
 class Math(SpecialMath):
@@ -38,7 +43,10 @@ class Math(SpecialMath):
         """Row `op` on `args`, with a result of `dtype`; half results are rounded."""
         if dtypes.is_complex(dtype) or any(len(arg.parts) == 2 for arg in args):
             return self.complex.apply(op, dtype, args)
-        method = getattr(self, op if op not in RESERVED else f"{op}_", None)
+        draw = _DRAWS.get(op)
+        if draw is not None:
+            return Value(dtype, (draw(self, REGISTER[dtype], *(arg.one for arg in args)),))
+        method = getattr(self, op, None)
         if method is None:
             raise UnsupportedError(f"CPU code generation: no LLVM builder for op {op!r}")
         result: V = method(*self._operands(op, dtype, args))
@@ -52,7 +60,7 @@ class Math(SpecialMath):
         """The operands in one register type: the result's, or the widest operand's where that is
         Bool.
         """
-        if op in ("where",):
+        if op == "where":
             return [args[0].one, *(self._to(arg, REGISTER[dtype]) for arg in args[1:])]
         if op.startswith("logical_") and dtype is DataType.Bool:
             return [self._to(arg, "i1") for arg in args]
@@ -94,7 +102,3 @@ class Math(SpecialMath):
         if len(a.parts) == 2:
             return self.complex.apply(row, a.dtype, (a, b))
         return Value(a.dtype, (getattr(self, row)(a.one, b.one),))
-
-
-# Rows whose names Python or the base classes keep for themselves.
-RESERVED = frozenset({"complex", "reduce", "cast", "apply"})

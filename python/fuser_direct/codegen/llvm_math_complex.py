@@ -142,7 +142,10 @@ class ComplexMath:
     # Exponentials, logarithms, powers
 
     def _real(self, name: str, *args: V) -> V:
-        """A real function of the C library, in double."""
+        """A real function of double operands."""
+        if name in ("exp", "log", "sin", "cos"):
+            result: V = getattr(self.real_math, name)(*args)
+            return result
         return self.b.each_lane(name, *args)
 
     def _polar(self, size: V, angle: V) -> Pair:

@@ -1,9 +1,9 @@
-"""Transcendental rows. float32: polynomials inline; double: the C library's functions, lane by
-lane.
+"""Exponentials, logarithms and powers. float32: polynomials inline; double: inline where
+`llvm_math_double` has it, else the C library's functions, lane by lane.
 
-Error bounds in units in the last place (ulp), measured over the whole range of the argument by
-tests/cpu/test_llvm_math.py. Coefficients are minimax fits made for this file unless a function says
-otherwise.
+Error bounds are in units in the last place (ulp); tests/cpu/test_llvm_math.py holds them over the
+whole range of the argument. Coefficients are minimax fits made for this file, unless a source is
+named.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Memory:
     def load_where(
         self, dtype: DataType, base: V, index: V, lanes: int, count: V | None, allowed: V
     ) -> Value:
-        """Neighbours index, index + 1, ... of a row at `base` in the lanes that are `allowed`, zero in
-        the others, whose memory is not touched.
+        """Neighbours index, index + 1, ... of a row at `base` in the lanes that are `allowed`, zero
+        in the others, whose memory is not touched.
         """
         b = self.b
         elem = storage(dtype, b.target)
@@ -62,8 +62,8 @@ class Memory:
     def load_each(
         self, dtype: DataType, base: V, places: V, lanes: int, count: V | None, allowed: V | None
     ) -> Value:
-        """The element at `places` from `base` in each lane that is `allowed`, zero in the others, whose
-        memory is not touched.
+        """The element at `places` from `base` in each lane that is `allowed`, zero in the others,
+        whose memory is not touched.
         """
         b, parts = self.b, 2 if is_complex(dtype) else 1
         elem = storage(dtype, b.target)

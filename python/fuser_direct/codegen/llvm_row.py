@@ -110,7 +110,7 @@ class RowEmitter(Emitter):
         streamed = self.streamed(stage.stores)
         if self.paired and streamed:
             # A partial vector at the start would shift the order of the pairs.
-            fits = b.and_(fits, b.icmp("eq", self._past_border(streamed[0], low), 0))
+            fits = b.and_(fits, self.is_aligned(streamed, low))
         return fits
 
     def _walk_rows(

@@ -8,11 +8,11 @@ from fuser_direct.codegen.llvm_memory import LINE_BYTES
 from fuser_direct.codegen.llvm_pointwise import PointwiseEmitter
 from fuser_direct.codegen.llvm_types import CpuTarget, V, constant
 from fuser_direct.dtypes import INFO
-from fuser_direct.ir.kernel import DYNAMIC, LOAD, Kernel
+from fuser_direct.ir.kernel import DYNAMIC, GATHER, LOAD, Kernel
 from fuser_direct.schedulers.schedule import CpuPointwise
 
 # Elements of the innermost axis that a tile spans; a multiple of every block that is turned.
-STRIP = 256
+STRIP = 128
 # Whole elements as integers, by size in bytes; others are gathered one by one.
 TURNED = {2: "i16", 4: "i32", 8: "i64"}
 
@@ -35,10 +35,11 @@ class TiledEmitter(PointwiseEmitter):
         strided = [k for k, b in enumerate(kernel.buffers) if b.strides[-1] == DYNAMIC]
         sizes = {k: INFO[kernel.buffers[k].dtype].itemsize_bytes for k in strided}
         self.rows = LINE_BYTES // min(sizes.values())
-        loaded = {node.attr for node in kernel.nodes if node.op == LOAD}
-        self.turned = {
-            k: TURNED[size] for k, size in sizes.items() if size in TURNED and k in loaded
-        }
+        readers = [node for node in kernel.nodes if node.op in (LOAD, GATHER)]
+        loaded = {node.attr for node in readers if node.op == LOAD and not node.args}
+        # What a computed or conditional load names is not to be read beforehand.
+        loaded -= {node.attr for node in readers if node.op == GATHER or node.args}
+        self.turned = {k: TURNED[n] for k, n in sizes.items() if k in loaded and n in TURNED}
 
     def stride(self, buffer: int, axis: int) -> V | int:
         if axis == self.inner and buffer in self.turned:
@@ -47,7 +48,7 @@ class TiledEmitter(PointwiseEmitter):
 
     def work(self, begin: V, end: V) -> None:
         b = self.b
-        *outer, (_, blocks) = self.outer_extents()
+        blocks = self.outer_extents()[-1][1]
         last = b.sub(end, 1)
         first_row, last_row = b.binary("udiv", begin, blocks), b.binary("udiv", last, blocks)
         # The first row may start and the last one end in the middle.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import Kernel
+from fuser_direct.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,10 @@ def lane_count(kernel: Kernel, target: CpuTarget) -> int:
     lanes = target.vector_bits // 8
     if any(BITS[REGISTER[node.dtype]] == 64 for node in kernel.nodes if node.op != "index"):
         lanes //= 2
-    if any(node.op in DOUBLE_INSIDE for node in kernel.nodes):
+    if any(
+        node.op in DOUBLE_INSIDE or (node.op == "erf" and node.dtype is DataType.Double)
+        for node in kernel.nodes
+    ):
         lanes //= 2
     live = max((_live_values(kernel, stage.loop) for stage in kernel.stages), default=0)
     budget = 32 if target.vector_bits == 512 or not target.is_x86 else 16

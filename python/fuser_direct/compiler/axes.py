@@ -16,9 +16,10 @@ those of the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
+from fuser_direct.records import dataclass
 
 AxisMap = tuple[int | None, ...]
 REDUCTIONS = ("sum", "prod", "max", "min", "welford")
@@ -69,6 +70,17 @@ class AxisAnalysis:
     def walked(self, tv: TensorView) -> frozenset[int]:
         """The axes of `tv` as a set."""
         return frozenset(a for a in self.of(tv) if a is not None)
+
+    def reduced(self, expr: Expr) -> frozenset[int]:
+        """The axes that a reduction runs over; empty for other ops, and where all its dimensions
+        have extent 1.
+        """
+        if expr.op not in REDUCTIONS:
+            return frozenset()
+        source = self.of(_tensor(expr.ins[0]))
+        return frozenset(
+            a for d, a in enumerate(source) if d in expr.attr("dims") and a is not None
+        )
 
     def is_unit(self, domain: IterDomain) -> bool:
         """Whether a dimension has extent 1 by definition."""

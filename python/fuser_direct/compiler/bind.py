@@ -92,13 +92,18 @@ class HostScalars:
     def units(self, fusion: Fusion) -> frozenset[IterDomain]:
         """The symbolic axes that have extent 1 in this call, and so broadcast."""
         found = set()
-        for expr in live_exprs(fusion):
-            for out in expr.outs:
-                if isinstance(out, TensorView):
-                    for domain in out.logical:
-                        if domain.kind == "?" and self.integer(domain.size()) == 1:
-                            found.add(domain)
+        made = [out for expr in live_exprs(fusion) for out in expr.outs]
+        for tv in (*fusion.inputs(), *made):
+            if isinstance(tv, TensorView):
+                found.update(d for d in tv.logical if self._turns_out_unit(d))
         return frozenset(found)
+
+    def _turns_out_unit(self, domain: IterDomain) -> bool:
+        """Whether an axis that may have any extent has 1: of kind "?", or an expanded broadcast."""
+        is_open = domain.kind == "?" or (
+            domain.expanded is not None and domain.size().value is None
+        )
+        return is_open and self.integer(domain.size()) == 1
 
 
 class NotOnHost(Exception):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from dataclasses import dataclass
 
 from fuser_direct import _ext
 from fuser_direct.cuda import NvrtcLibrary, find_nvrtc
 from fuser_direct.errors import UnsupportedError
+from fuser_direct.records import dataclass
 
 # Registers of a thread that the hardware can address; a limit from here on limits nothing.
 MAX_REGISTERS = 255

@@ -8,11 +8,11 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from fuser_direct.enums import SchedulerType
 from fuser_direct.ir.kernel import CONST
+from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import Scheduled
 
 

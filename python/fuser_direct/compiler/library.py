@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fuser_direct.compiler.arguments import CUDA
 from fuser_direct.compiler.axes import shape_operands
 from fuser_direct.compiler.bind import Binding
 from fuser_direct.compiler.segment import Plan, Segment
@@ -39,13 +40,17 @@ def library_call(
     given = [out for out in segment.outputs if out in root.outs]
     layouts = [(binding.sizes(tv), binding.strides(tv)) for tv in given]
 
+    device_type, device_id = binding.device
+    # Where results of an op without tensor operands (the random state) go.
+    device = f"cuda:{device_id}" if device_type == CUDA else None
+
     def call(*values: object) -> tuple[object, ...]:
         # Needs the framework, which is there by the time tensors are.
         from fuser_direct.ops import eager
 
         env: dict[Val, object] = {**known, **dict(zip(taken, values, strict=True))}
         for expr in exprs:
-            results = eager.evaluate(expr, [env[v] for v in expr.ins])
+            results = eager.evaluate(expr, [env[v] for v in expr.ins], device)
             env.update(zip(expr.outs, results, strict=True))
         return tuple(
             _laid_out(env[tv], sizes, strides)

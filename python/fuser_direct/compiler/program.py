@@ -4,7 +4,7 @@ returned."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fuser_direct import _ext
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
@@ -28,6 +28,7 @@ from fuser_direct.ir.kernel import (
 )
 from fuser_direct.lowering.canonical import Argument, Lowered, lower
 from fuser_direct.lowering.graph import Constant, Graph, Operand, build, view_of
+from fuser_direct.records import dataclass
 from fuser_direct.schedulers import choose
 from fuser_direct.schedulers.contract import CpuLaunch, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.vectorize import index_bits
@@ -337,7 +338,7 @@ class Assembler:
         else:
             shared = max(kernel.shared_bytes, self.constraints.shared_bytes)
             self.program.launch_cuda(
-                kernel.handle, launch.grid, launch.block, shared, args, launch.cluster
+                kernel.handle, launch.grid, launch.block, shared, args, launch.cluster, launch.early
             )
 
     def _argument(self, step: _Step, param: Param, index: str) -> Arg:

@@ -27,11 +27,12 @@ Decisions depend on the graph alone, never on sizes, so a fusion is segmented on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fuser_direct.compiler.axes import REDUCTIONS, RESIZES, AxisAnalysis, analyze, is_pointwise
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
+from fuser_direct.records import dataclass
 
 # Ops of a lazy chain: past this, evaluating it in every reader costs more than the bytes it saves.
 _LAZY_OPS = 12
@@ -190,7 +191,7 @@ class _Segmenter:
             tv: (frozenset((tv,)), 0) for tv in self.inputs
         }
         for expr in self.exprs:
-            if expr.op in REDUCTIONS or expr.op == "segment_set" or is_library(expr):
+            if self.axes.reduced(expr) or expr.op == "segment_set" or is_library(expr):
                 continue
             known = [cone[tv] for tv in tensor_ins(expr) if tv in cone]
             if len(known) < len(tensor_ins(expr)):
@@ -250,13 +251,9 @@ class _Segmenter:
         walked: set[int] = set()
         for out in tensor_outs(expr):
             walked |= self.axes.walked(out)
-        reduced: frozenset[int] = frozenset()
-        if expr.op in REDUCTIONS:
-            source = self.axes.of(tensor_ins(expr)[0])
+        reduced = self.axes.reduced(expr)
+        if reduced:
             walked |= self.axes.walked(tensor_ins(expr)[0])
-            reduced = frozenset(
-                a for d, a in enumerate(source) if d in expr.attr("dims") and a is not None
-            )
         segment = Segment(number, [expr], frozenset(walked), reduced, self._leaves(expr))
         self.segments[number] = segment
         for producer in self._producers(expr):
@@ -384,7 +381,7 @@ class _Segmenter:
     def _expr_holds(
         self, expr: Expr, domain: frozenset[int], reduced: frozenset[int], inside: tuple[int, int]
     ) -> bool:
-        if expr.op in REDUCTIONS and self.axes.walked(tensor_ins(expr)[0]) != domain:
+        if self.axes.reduced(expr) and self.axes.walked(tensor_ins(expr)[0]) != domain:
             return False
         for out in tensor_outs(expr):
             if self.axes.walked(out) not in (domain, domain - reduced):

@@ -10,6 +10,7 @@ from fuser_direct import cache
 from fuser_direct.cache import Binary
 from fuser_direct.compiler import toolchain
 from fuser_direct.compiler.kernels import CompiledKernel
+from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.serialize import digest
 from fuser_direct.schedulers.contract import CpuDevice, CudaDevice, Scheduled
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Target:
     """A kind of machine. Code generators and compilers are loaded when a kernel is found nowhere.
 
-    found: kernels of an artifact by `kernel_id`; they are looked at first.
+    found: kernels of an artifact by `kernel_id`; they are looked at first. origin: what errors say
+    of that artifact, or "".
     """
 
     backend: str
@@ -30,6 +32,7 @@ class Target:
 
     def __init__(self) -> None:
         self.found: dict[bytes, Binary] = {}
+        self.origin = ""
 
     @property
     def key(self) -> Hashable:
@@ -58,8 +61,9 @@ class Target:
         return digest(item.lowered.kernel, item.schedule, self.key)
 
     def build(self, item: Scheduled) -> CompiledKernel:
-        """One kernel: of the artifact, of the disk cache, or compiled. Raises CompileError and
-        its kin."""
+        """One kernel: of the artifact, of the disk cache, or compiled. Raises CompileError and its
+        kin.
+        """
         binary, was_found = self.binary(item)
         return CompiledKernel(
             name=item.lowered.kernel.name,
@@ -79,21 +83,35 @@ class Target:
             return self.found[number], True
         disk = cache.current()
         if disk is None:
-            return self.compile(item), False
+            return self._compile(item), False
         key = digest(number, self.toolchain(), toolchain.generators())
         data = disk.get(key)
         binary = None if data is None else Binary.from_bytes(data)
         if binary is not None:
             return binary, True
-        binary = self.compile(item)
+        binary = self._compile(item)
         disk.put(key, binary.to_bytes())
         return binary, False
+
+    def _compile(self, item: Scheduled) -> Binary:
+        try:
+            return self.compile(item)
+        except UnsupportedError as error:
+            if not self.origin:
+                raise
+            raise UnsupportedError(
+                f"{self.origin}: kernel {item.lowered.kernel.name} of this call is not in it for "
+                f"{self.name}, and can't be compiled here: {error}. Compile the artifact for this "
+                "kind of call too"
+            ) from error
 
 
 class CpuTarget(Target):
     """A CPU, through LLVM; this machine's unless another is given."""
 
     backend = "cpu"
+
+    device: CpuDevice
 
     def __init__(self, host: Processor | None = None) -> None:
         super().__init__()
@@ -130,6 +148,8 @@ class CudaTarget(Target):
     come with it."""
 
     backend = "cuda"
+
+    device: CudaDevice
 
     def __init__(self, device: CudaDevice, options: CudaOptions) -> None:
         super().__init__()
@@ -183,5 +203,6 @@ def cuda_target(device_id: int, options: CudaOptions) -> CudaTarget:
         max_threads_per_sm=facts.max_threads_per_sm,
         registers_per_sm=facts.registers_per_sm,
         l2_bytes=facts.l2_bytes,
+        shared_per_block_bytes=facts.shared_per_block_optin_bytes,
     )
     return CudaTarget(device, options)

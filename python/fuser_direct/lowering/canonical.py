@@ -8,7 +8,7 @@ Two calls whose canonical forms are equal run the same kernel: extents and strid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
@@ -28,6 +28,7 @@ from fuser_direct.ir.kernel import (
     Store,
 )
 from fuser_direct.lowering.graph import Graph, Operand, ScalarSource
+from fuser_direct.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +351,7 @@ def _finish_kernel(
     keep = _reachable(shifted, [n for _, n in row_stores])
     compacted, numbers = _compact(shifted, keep)
     used = sorted(
-        {n.number for n in compacted if n.op in (LOAD, GATHER)}
-        | {b for b, _ in row_stores}
+        {n.number for n in compacted if n.op in (LOAD, GATHER)} | {b for b, _ in row_stores}
     )
     compacted = [
         replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in compacted
@@ -381,9 +381,7 @@ def _assemble(
 ) -> Lowered:
     """A `Lowered` over the scalars that its nodes still use."""
     scalars = sorted({n.number for n in nodes if n.op == PARAM})
-    nodes = [
-        replace(n, attr=scalars.index(n.number)) if n.op == PARAM else n for n in nodes
-    ]
+    nodes = [replace(n, attr=scalars.index(n.number)) if n.op == PARAM else n for n in nodes]
     buffers = tuple(
         Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fuser_direct.compiler.axes import REDUCTIONS
@@ -33,6 +33,7 @@ from fuser_direct.lowering.index import (
     reshaped,
     shift,
 )
+from fuser_direct.records import dataclass
 
 Key = tuple[Val, IndexMap, Guard]
 Constant = bool | int | float | complex
@@ -398,6 +399,8 @@ class _Builder:
         return args[0]
 
     def _reduce(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
+        if not self.plan.axes.reduced(expr):
+            return args[0]
         return self.add(REDUCE, (args[0],), val.dtype_, expr.op)
 
     def _welford(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
@@ -413,7 +416,8 @@ class _Builder:
         if val is count_tv:
             return self._param(ScalarSource("value", value=count), val.dtype_)
         real = COMPONENT.get(kind, kind)
-        total = self.add(REDUCE, (x,), kind, "sum")
+        has_axes = bool(self.plan.axes.reduced(expr))
+        total = self.add(REDUCE, (x,), kind, "sum") if has_axes else x
         divisor = self.cast(self._param(ScalarSource("value", value=float(count)), real), kind)
         mean = self.add("div", (total, divisor), kind)
         if val is mean_tv:
@@ -421,8 +425,8 @@ class _Builder:
         centred = self.add("sub", (x, mean), kind)
         if kind is not real:
             centred = self.add("abs", (centred,), real)
-        square = self.add("mul", (centred, centred), real)
-        return self.add(REDUCE, (self.cast(square, val.dtype_),), val.dtype_, "sum")
+        square = self.cast(self.add("mul", (centred, centred), real), val.dtype_)
+        return self.add(REDUCE, (square,), val.dtype_, "sum") if has_axes else square
 
     def _full(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
         return self.cast(args[0], val.dtype_)

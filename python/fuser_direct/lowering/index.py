@@ -9,9 +9,9 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fuser_direct.ir.fusion import Val
+from fuser_direct.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

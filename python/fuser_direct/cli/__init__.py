@@ -1,0 +1,1 @@
+"""The command line: `python -m fuser_direct info` and `python -m fuser_direct demo`."""
