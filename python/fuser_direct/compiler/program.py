@@ -204,7 +204,8 @@ class Assembler:
     def _is_hazard(self, tv: TensorView, graph: Graph) -> bool:
         target = self.in_place[tv]
         written = [o.strides for o in graph.operands if o.is_output and o.tensor is tv]
-        read = [o for o in graph.operands if not o.is_output and o.tensor is target]
+        twins = self._twins(target)
+        read = [o for o in graph.operands if not o.is_output and o.tensor in twins]
         return any(o.strides not in written or o.offset_elems or o.is_conditional for o in read)
 
     def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
@@ -295,7 +296,17 @@ class Assembler:
         writer = next((n for n, s in enumerate(self.plan.segments) if tv in s.outputs), None)
         if writer is None or self.plan.segments[writer].reduced:
             return False
-        return not any(target in s.leaves for s in self.plan.segments[writer + 1 :])
+        twins = self._twins(target)
+        return not any(twins & s.leaves for s in self.plan.segments[writer + 1 :])
+
+    def _twins(self, target: TensorView) -> set[TensorView]:
+        """Inputs that may be the very tensor `target`: a caller may pass one tensor twice."""
+
+        def layout(tv: TensorView) -> tuple[object, ...]:
+            return tv.dtype_, self.binding.sizes(tv), self.binding.strides(tv)
+
+        inputs = (val for val in self.binding.inputs if isinstance(val, TensorView))
+        return {tv for tv in inputs if layout(tv) == layout(target)}
 
     def _add_copies(self) -> None:
         """Write aliased outputs that have memory of their own into their inputs, in the order of
