@@ -79,7 +79,9 @@ def test_numpy_inputs_have_the_same_layout(array: Any) -> None:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.set(fd.from_pytorch(array)))
     (made,) = inputs_of(fd.repro_script_for([array]))
-    assert (made.shape, made.dtype, made.strides) == (array.shape, array.dtype, array.strides)
+    assert (made.shape, made.dtype) == (array.shape, array.dtype)
+    # NumPy gives an empty array one of several strides, which no element ever uses.
+    assert made.strides == array.strides or array.size == 0
 
 
 @pytest.mark.parametrize(

@@ -247,8 +247,7 @@ def _visit_factory(analysis: AxisAnalysis, expr: Expr) -> None:
     analysis.put(out, analysis.fresh_axes(out.logical))
 
 
-# --- ops that resize
-# -------------------------------------------------------------------------------
+# --- ops that resize ---
 
 
 def _visit_kept(analysis: AxisAnalysis, expr: Expr) -> None:
@@ -298,6 +297,11 @@ def _visit_cat(analysis: AxisAnalysis, expr: Expr) -> None:
         mine = list(analysis.of(_tensor(val)))
         mine[dim] = None
         _join(analysis, expr, position, axes, tuple(mine))
+    for d, axis in enumerate(axes):
+        if axis is not None and analysis.is_unit(out.logical[d]):
+            # A piece of static extent 1 says that the others have extent 1 too, and may broadcast.
+            analysis.sources[axis].append(out.logical[d].size())
+            axes[d] = None
     axes[dim] = analysis.fresh_axes([out.logical[dim]])[0]
     analysis.put(out, axes)
 
@@ -359,8 +363,7 @@ _RULES: dict[str, Callable[[AxisAnalysis, Expr], None]] = {
 }
 
 
-# --- pointwise
-# -------------------------------------------------------------------------------------
+# --- pointwise ---
 
 
 def _visit_pointwise(analysis: AxisAnalysis, expr: Expr) -> None:

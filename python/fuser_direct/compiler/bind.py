@@ -91,7 +91,7 @@ class HostScalars:
 
     def units(self, fusion: Fusion) -> frozenset[IterDomain]:
         """The symbolic axes that have extent 1 in this call, and so broadcast."""
-        found = set()
+        found: set[IterDomain] = set()
         made = [out for expr in live_exprs(fusion) for out in expr.outs]
         for tv in (*fusion.inputs(), *made):
             if isinstance(tv, TensorView):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import platform
 import re
+from dataclasses import replace
 
 from fuser_direct.codegen.llvm_types import CpuTarget
 from fuser_direct.compiler import toolchain
@@ -13,12 +14,15 @@ from fuser_direct.errors import UnsupportedError
 from fuser_direct.schedulers.contract import CudaDevice
 
 _KIB, _MIB = 1 << 10, 1 << 20
+# What every GPU from sm_80 on gives a block, and some no more: compute capability 8.6, 8.9, 12.0.
+_LEAST_SHARED_BYTES = 99 * _KIB
 # The GPU that stands for each compute capability; one without a row is taken for the latest before
 # it. Sources: NVIDIA's architecture whitepapers (A100, GA102, AD102, H100, RTX Blackwell) and CUDA
 # C++ Programming Guide, table of technical specifications (threads and registers per SM, shared
 # memory per block); B200: Blackwell tuning guide.
 _GPUS = {
-    80: CudaDevice("sm_80", 108, l2_bytes=40 * _MIB, shared_per_block_bytes=163 * _KIB),  # A100
+    # A100; it has 163 KiB of shared memory a block, but its code runs on 8.6 and 8.9 too.
+    80: CudaDevice("sm_80", 108, l2_bytes=40 * _MIB),
     86: CudaDevice("sm_86", 84, max_threads_per_sm=1536, l2_bytes=6 * _MIB),  # GA102
     89: CudaDevice("sm_89", 142, max_threads_per_sm=1536, l2_bytes=96 * _MIB),  # L40S
     90: CudaDevice(
@@ -60,14 +64,12 @@ def gpu(arch: str) -> CudaDevice:
             f"later ('sm_90a', "
             "'compute_90'), 'cpu', or one of " + ", ".join(repr(name) for name, _, _ in _LEVELS)
         )
-    model = _GPUS[max(older)]
-    return CudaDevice(
-        arch,
-        model.sm_count,
-        max_threads_per_sm=model.max_threads_per_sm,
-        l2_bytes=model.l2_bytes,
-        shared_per_block_bytes=model.shared_per_block_bytes,
-    )
+    assert match is not None
+    model = replace(_GPUS[max(older)], arch=arch)
+    if match[1] == "compute":
+        # PTX runs on GPUs that come later, and some have less.
+        return replace(model, shared_per_block_bytes=_LEAST_SHARED_BYTES)
+    return model
 
 
 def runs_on(arch: str, compute_capability: tuple[int, int]) -> bool:
@@ -85,6 +87,13 @@ def runs_on(arch: str, compute_capability: tuple[int, int]) -> bool:
     if kind == "compute" and not suffix:
         return built <= compute_capability
     return built[0] == compute_capability[0] and built <= compute_capability
+
+
+def rank(arch: str) -> tuple[bool, int, str]:
+    """How good an image for `arch` is for a device that runs it: the larger, the better."""
+    match = _ARCH.fullmatch(arch)
+    assert match is not None
+    return match[1] == "sm", int(match[2]), match[3]
 
 
 def cpu(name: str) -> CpuTarget:

@@ -130,6 +130,8 @@ class Assembler:
             val: i for i, val in enumerate(binding.inputs) if isinstance(val, TensorView)
         }
         self.steps: list[_Step | _Call] = []
+        # Number of the last segment that reads a tensor.
+        self.last_reader = {tv: n for n, s in enumerate(plan.segments) for tv in s.leaves}
         self.in_place = self._in_place_outputs()
 
     def run(self) -> _ext.Program:
@@ -174,7 +176,11 @@ class Assembler:
         self._refuse_empty_extremes(segment)
         extents = {a: self.binding.extent(a) for a in segment.domain}
         lowered = lower(graph, extents, segment.reduced, _name(graph))
-        read_later = {tv for later in self.plan.segments[number + 1 :] for tv in later.leaves}
+        read_later = {
+            o.tensor
+            for o in graph.operands
+            if o.tensor is not None and self.last_reader.get(o.tensor, -1) > number
+        }
         self._add_kernel(lowered, read_later)
 
     def _add_library(self, segment: Segment) -> None:

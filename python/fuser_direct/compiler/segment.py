@@ -26,6 +26,7 @@ Decisions depend on the graph alone, never on sizes, so a fusion is segmented on
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import field
 
@@ -61,8 +62,9 @@ class Segment:
     """Expressions that become one kernel, or one library call.
 
     reduced: the set R of reduced axes (empty when there is no reduction). leaves: stored tensors
-    that it reads. absorbed: expressions that are evaluated at positions which a resizing reader
-    asks for; they don't shape the domain.
+    that it reads. parents, children: numbers of the segments that it reads from and that read from
+    it. ancestors: all that it depends on, as a bit mask of numbers. absorbed: expressions that are
+    evaluated at positions which a resizing reader asks for; they don't shape the domain.
     """
 
     number: int
@@ -70,7 +72,9 @@ class Segment:
     domain: frozenset[int]
     reduced: frozenset[int]
     leaves: set[TensorView] = field(default_factory=set)
-    ancestors: set[int] = field(default_factory=set)
+    ancestors: int = 0
+    parents: set[int] = field(default_factory=set)
+    children: set[int] = field(default_factory=set)
     outputs: list[TensorView] = field(default_factory=list)
     absorbed: set[Expr] = field(default_factory=set)
 
@@ -78,6 +82,11 @@ class Segment:
     def is_library(self) -> bool:
         """Whether this is a call of the framework."""
         return is_library(self.exprs[0])
+
+    @property
+    def mark(self) -> int:
+        """Its bit in a mask of segments."""
+        return 1 << self.number
 
 
 @dataclass
@@ -241,9 +250,13 @@ class _Segmenter:
     def _place(self, number: int, expr: Expr) -> None:
         """Give `expr` a segment: its own, merged with every neighbour that allows it."""
         own = self._make(number, expr)
-        if is_library(expr) or expr.op == "segment_set":
+        if is_library(expr):
             return
-        for other in self._neighbours(expr, own):
+        # A boundary ends the kernel that computes it; what only reads the same tensors is better
+        # kept free to merge with the boundary's readers.
+        is_boundary = expr.op == "segment_set"
+        near = self._producers(expr) if is_boundary else self._neighbours(expr, own)
+        for other in near:
             if other in self.segments and other != own.number and self._can_merge(own, other):
                 own = self._merge(self.segments[other], own)
 
@@ -257,7 +270,9 @@ class _Segmenter:
         segment = Segment(number, [expr], frozenset(walked), reduced, self._leaves(expr))
         self.segments[number] = segment
         for producer in self._producers(expr):
-            segment.ancestors |= self.segments[producer].ancestors | {producer}
+            segment.ancestors |= self.segments[producer].ancestors | self.segments[producer].mark
+            segment.parents.add(producer)
+            self.segments[producer].children.add(number)
         self.home[expr] = number
         for tv in segment.leaves:
             self.readers.setdefault(tv, set()).add(number)
@@ -304,6 +319,8 @@ class _Segmenter:
         crossing = self._crossing(own, other)
         if crossing == "boundary":
             return False
+        if own.number in other.parents and self._crossing(other, own) != "aligned":
+            return False
         if crossing == "resize":
             return self._can_absorb(own, other)
         if other.reduced and own.reduced and other.reduced != own.reduced:
@@ -320,7 +337,7 @@ class _Segmenter:
             for position, value in enumerate(expr.ins):
                 if not isinstance(value, TensorView):
                     continue
-                for tv, resized in self._paths(expr, position, value):
+                for tv, resized in self._paths(expr, position, value, expr in own.absorbed):
                     if self._home_of(tv) != other.number:
                         continue
                     source = tv.definition()
@@ -332,10 +349,12 @@ class _Segmenter:
                     found = kind
         return found
 
-    def _paths(self, expr: Expr, position: int, tv: TensorView) -> list[tuple[TensorView, bool]]:
+    def _paths(
+        self, expr: Expr, position: int, tv: TensorView, is_absorbed: bool
+    ) -> list[tuple[TensorView, bool]]:
         """Stored or placed tensors behind one operand, and whether their elements change
-        position on the way."""
-        resized = expr.op in RESIZES or (expr, position) in self.axes.remaps
+        position on the way; what an absorbed expression reads does, as it does itself."""
+        resized = expr.op in RESIZES or (expr, position) in self.axes.remaps or is_absorbed
         ops = _chain_ops(tv)
         base = base_of(tv)
         # Lazy chains read fusion inputs only, which no segment makes.
@@ -344,7 +363,7 @@ class _Segmenter:
     def _can_absorb(self, own: Segment, other: Segment) -> bool:
         """Whether all values of `other` are only asked for by `own`, so that they need no loops
         of their own."""
-        if other.reduced or other.number not in own.ancestors:
+        if other.reduced or not own.ancestors & other.mark:
             return False
         inside = (own.number, other.number)
         for expr in other.exprs:
@@ -393,9 +412,10 @@ class _Segmenter:
     def _is_acyclic(self, own: Segment, other: Segment) -> bool:
         """Rule 3: no third segment lies on a path between the two."""
         for first, last in ((own, other), (other, own)):
-            between = (self.segments[c] for c in last.ancestors if c != first.number)
-            if any(first.number in segment.ancestors for segment in between):
-                return False
+            if last.ancestors & first.mark:
+                last_steps = (self.segments[p] for p in last.parents if p != first.number)
+                if any(step.ancestors & first.mark for step in last_steps):
+                    return False
         return True
 
     def _merge(self, into: Segment, own: Segment) -> Segment:
@@ -403,24 +423,46 @@ class _Segmenter:
         leaves = self._merged_leaves(own, into)
         absorbs = self._crossing(own, into) == "resize"
         for tv in (own.leaves | into.leaves) - leaves:
-            self.readers.pop(tv, None)
+            # Inside from now on; others may still read it from memory.
+            self.readers[tv] -= {own.number, into.number}
         into.absorbed |= own.absorbed | (set(into.exprs) if absorbs else set())
         into.domain = own.domain if absorbs else into.domain | own.domain
         into.exprs += own.exprs
         into.reduced |= own.reduced
         into.leaves = leaves
-        into.ancestors = (into.ancestors | own.ancestors) - {into.number, own.number}
         for expr in own.exprs:
             self.home[expr] = into.number
         for tv in own.leaves & leaves:
             self.readers[tv].discard(own.number)
             self.readers[tv].add(into.number)
         del self.segments[own.number]
-        for segment in self.segments.values():
-            if own.number in segment.ancestors or into.number in segment.ancestors:
-                segment.ancestors -= {own.number}
-                segment.ancestors |= into.ancestors | {into.number}
+        self._join_relatives(into, own)
         return into
+
+    def _join_relatives(self, into: Segment, own: Segment) -> None:
+        """Give `into` the parents and children of `own`, and tell all that come after."""
+        gone = own.mark | into.mark
+        has_new = bool(own.ancestors & ~(into.ancestors | into.mark))
+        for number in own.parents - {into.number}:
+            self.segments[number].children.discard(own.number)
+            self.segments[number].children.add(into.number)
+        for number in own.children - {into.number}:
+            self.segments[number].parents.discard(own.number)
+            self.segments[number].parents.add(into.number)
+        into.parents = (into.parents | own.parents) - {into.number, own.number}
+        into.children = (into.children | own.children) - {into.number, own.number}
+        into.ancestors = (into.ancestors | own.ancestors) & ~gone
+        if not (has_new or own.children):
+            return
+        seen: set[int] = set()
+        stack = list(into.children)
+        while stack:
+            number = stack.pop()
+            if number not in seen:
+                seen.add(number)
+                segment = self.segments[number]
+                segment.ancestors = (segment.ancestors & ~own.mark) | into.ancestors | into.mark
+                stack.extend(segment.children)
 
     # --- results ---
 
@@ -434,16 +476,18 @@ class _Segmenter:
                 yield out
 
     def _ordered(self) -> list[Segment]:
-        """Segments in topological order."""
-        done: set[int] = set()
+        """Segments in topological order, as close to the order of definition as that allows."""
         order: list[Segment] = []
-        pending = sorted(self.segments.values(), key=lambda s: s.number)
-        while pending:
-            ready = [s for s in pending if s.ancestors <= done]
-            assert ready, "segments form a cycle"
-            for segment in ready:
-                segment.exprs.sort(key=self.position.__getitem__)
-                order.append(segment)
-                done.add(segment.number)
-            pending = [s for s in pending if s.number not in done]
+        waiting = {number: len(s.parents) for number, s in self.segments.items()}
+        ready = [number for number, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        while ready:
+            segment = self.segments[heapq.heappop(ready)]
+            segment.exprs.sort(key=self.position.__getitem__)
+            order.append(segment)
+            for number in segment.children:
+                waiting[number] -= 1
+                if not waiting[number]:
+                    heapq.heappush(ready, number)
+        assert len(order) == len(self.segments), "segments form a cycle"
         return order

@@ -164,8 +164,7 @@ def _stride_classes(strides: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s if s == 0 or (s == 1 and a == last) else DYNAMIC for a, s in enumerate(strides))
 
 
-# --- stages
-# ----------------------------------------------------------------------------------------
+# --- stages ---
 
 
 def stage(
@@ -239,8 +238,7 @@ def _cone(nodes: tuple[Node, ...], varies: list[bool], roots: list[int]) -> tupl
     return tuple(sorted(found))
 
 
-# --- splitting a reduction
-# -------------------------------------------------------------------------
+# --- splitting a reduction ---
 
 
 def can_split(kernel: Kernel) -> bool:
@@ -319,8 +317,8 @@ def _finish_kernel(
     kernel = lowered.kernel
     reduces = kernel.stages[0].reduces
     kept = (None, *kernel.iteration_axes)
-    rows: tuple[AxisKind, ...] = ("i",) * len(kernel.iteration_axes)
-    axes: tuple[AxisKind, ...] = ("r", *rows)
+    row_axis: AxisKind = "i"
+    axes: tuple[AxisKind, ...] = ("r", *(row_axis for _ in kernel.iteration_axes))
     arguments = [
         replace(a, strides=tuple(0 if axis is None else a.strides[axis] for axis in kept))
         for a in lowered.arguments

@@ -29,6 +29,7 @@ from fuser_direct.lowering.index import (
     Total,
     address,
     as_linear,
+    axes_of,
     combine,
     reshaped,
     shift,
@@ -495,8 +496,7 @@ class _Builder:
         return tuple(conditions)
 
 
-# --- where operands are read
-# -----------------------------------------------------------------------
+# --- where operands are read ---
 
 
 def _looked(index: Index) -> list[Key]:
@@ -544,6 +544,8 @@ def _reduction_keys(builder: _Builder, expr: Expr, index: IndexMap, guard: Guard
     dims = expr.attr("dims")
     kept = iter(index)
     own = builder.plan.axes.of(_source(expr))
+    inner = {own[d] for d in dims} - {None}
+    assert not any(axis in inner for i in index for axis in axes_of(i)), "reduced where it varies"
     return [
         (expr.ins[0], tuple(own[d] if d in dims else next(kept) for d in range(len(own))), guard)
     ]

@@ -93,6 +93,18 @@ def as_linear(index: Index) -> Linear | None:
     return index if isinstance(index, Linear) else None
 
 
+def axes_of(index: Index) -> tuple[int, ...]:
+    """The axes that an index varies with."""
+    if isinstance(index, Quotient):
+        return axes_of(index.base)
+    if isinstance(index, Looked):
+        return tuple(axis for part in index.axes for axis in axes_of(part))
+    if isinstance(index, Total):
+        return tuple(axis for part, _ in index.parts for axis in axes_of(part))
+    linear = as_linear(index)
+    return () if linear is None else tuple(axis for axis, _ in linear.terms)
+
+
 def reshaped(
     out_index: Sequence[Index], out_sizes: Sequence[int], in_sizes: Sequence[int]
 ) -> IndexMap:
