@@ -16,6 +16,7 @@ result.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -182,7 +183,7 @@ def cold(rows: Sequence[Row], device: str, with_compile: bool) -> list[dict[str,
     _first_result(warm_up, warm_up.inputs(device, _DTYPES[device]), sync)
     peers = ["compile"] if with_compile else []
     print(f"{'row':<36}" + "".join(f"{name:>10}" for name in (*_STAGES, "total", *peers)))
-    results = []
+    results: list[dict[str, Any]] = []
     for row in rows:
         inputs = row.inputs(device, _DTYPES[device])
         ms = _first_result(row, inputs, sync)
@@ -245,7 +246,7 @@ def warm(device: str, processes: int = 9) -> dict[str, float]:
             if not report["hits"]:
                 raise RuntimeError("a warm process found no kernel on disk")
             times = report["times"]
-            samples.append([(b - a) * 1e3 for a, b in zip(times, times[1:], strict=False)])
+            samples.append([(b - a) * 1e3 for a, b in itertools.pairwise(times)])
     ms = {
         stage: statistics.median(column)
         for stage, column in zip(_WARM_STAGES, zip(*samples, strict=True), strict=True)

@@ -1,7 +1,7 @@
-"""GPU benchmark: the fuser against eager PyTorch (and torch.compile), bf16, cold L2, one run side
-by side.
+"""GPU benchmark: the fuser against eager PyTorch and peers, bf16, cold L2, one run side by side.
 
-    python -m benchmarks.gpu [--rows TEXT ...] [--quick] [--compile] [--out FILE]
+    python -m benchmarks.gpu [--table] [--rows TEXT ...] [--list] [--quick] [--compile] [--peers]
+        [--out FILE]
 
 Every timed call follows a memset of 512 MiB, which leaves nothing of the inputs in L2. A short busy
 kernel before it lets the host run ahead, so that a call is timed by the GPU alone. Percentages are
@@ -14,12 +14,14 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
-from benchmarks import harness
+from benchmarks import harness, report
 from benchmarks.harness import Call, Result, Row
-from benchmarks.rows import GPU_ROWS
+from benchmarks.peers import Peers
+from benchmarks.rows import GPU_ROWS, all_gpu_rows
 from fuser_direct import DataType, FusionDefinition
 
 _FLUSH_BYTES = 512 << 20
@@ -52,25 +54,18 @@ def _copy() -> Call:
     return lambda: [target.copy_(source)]
 
 
-def _measure(row: Row, timer: _Timer, rounds: int, with_compile: bool) -> Result:
+def _with_copy(timer: _Timer, rounds: int, calls: dict[str, Call]) -> dict[str, float]:
+    return harness.interleaved({**calls, "copy": _copy()}, timer, rounds)
+
+
+def _measure(row: Row, timer: _Timer, rounds: int, with_compile: bool, peers: Peers) -> Result:
     inputs = row.inputs("cuda", torch.bfloat16)
-    calls, fd = harness.contenders(row, inputs, with_compile)
-    first_ms = harness.first_call_ms(calls["ours"], torch.cuda.synchronize)
-    outputs = calls["ours"]()
-    count = harness.least_bytes(inputs, outputs)
-    error = harness.errors(row, inputs, calls)
-    times = harness.interleaved({**calls, "copy": _copy()}, timer, rounds)
-    copy_gb_per_s = 2 * _COPY_BYTES / (times.pop("copy") * 1e3)
-    return Result(
-        row.name,
-        "bfloat16",
-        count,
-        copy_gb_per_s,
-        times,
-        error,
-        first_ms,
-        len(fd.fec.kernels()),
-    )
+    found, failed = peers.calls(row, inputs)
+    others = {**harness.eager_calls(row, inputs, with_compile), **found}
+    time_all = partial(_with_copy, timer, rounds)
+    result = harness.measure(row, inputs, others, time_all, _COPY_BYTES, torch.cuda.synchronize)
+    result.failed.update(failed)
+    return result
 
 
 def _host_us(calls: int = 2000, rounds: int = 7) -> dict[str, float]:
@@ -98,28 +93,41 @@ def _host_us(calls: int = 2000, rounds: int = 7) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, write the figures if asked to. Returns the exit status."""
+    """Measure, print the table and summary, write the figures if asked to. Returns the status."""
     options = harness.parser("fuser_direct on the GPU").parse_args(arguments)
+    rows = harness.chosen(GPU_ROWS if options.table else all_gpu_rows(), options.rows)
+    if options.list:
+        print("\n".join(row.name for row in rows))
+        return 0
     if not torch.cuda.is_available():
         print("benchmarks.gpu: PyTorch finds no CUDA device", file=sys.stderr)
         return 1
     device = torch.cuda.get_device_name()
-    rows = harness.chosen(GPU_ROWS, options.rows)
     timer = _Timer()
+    peers = Peers("cuda" if options.peers else "")
     print(f"{device}, PyTorch {torch.__version__}, bfloat16, cold L2")
-    harness.print_header(["ours", "eager", *(["compile"] if options.compile else [])])
-    results = []
-    for position, row in enumerate(rows):
-        harness.announce(row, position, len(rows))
+    if options.peers:
+        print(f"peers: {'; '.join(peers.notes)}")
+    names = ["ours", "eager", *(["compile"] if options.compile else []), *peers.names]
+    report.print_header(names)
+    progress = report.Progress(len(rows))
+    results: list[Result] = []
+    for row in rows:
+        progress.start(row.name)
         torch.manual_seed(0)
-        results.append(_measure(row, timer, 7 if options.quick else 30, options.compile))
-        harness.print_result(results[-1])
+        rounds = 7 if options.quick else 30
+        results.append(_measure(row, timer, rounds, options.compile, peers))
+        progress.finish()
+        report.print_result(results[-1], names)
         torch.cuda.empty_cache()
     host = _host_us()
     print(f"host time of one call: ours {host['ours']:.1f} us, eager {host['eager']:.1f} us")
-    print(f"copy: {statistics.median(r.copy_gb_per_s for r in results):.0f} GB/s")
+    if results:
+        print(f"copy: {statistics.median(r.copy_gb_per_s for r in results):.0f} GB/s")
+    print("\n".join(report.summary(results)))
     if options.out:
-        harness.write_json(options.out, device, results, {"host_us": host})
+        extra = {"host_us": host, "peers": peers.notes}
+        report.write(options.out, device, results, extra)
     return 0
 
 

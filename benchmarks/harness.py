@@ -1,24 +1,18 @@
-"""What both benchmarks share: rows, contenders, the comparison with float64, the table and the JSON
-file.
-"""
+"""What both benchmarks share: rows, contenders, the comparison with float64, and fair timing."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fuser_direct import FusionDefinition
-from fuser_direct.version import __version__
 
 Call = Callable[[], Sequence[torch.Tensor]]
 
@@ -28,24 +22,39 @@ class Row:
     """One workload at one size.
 
     inputs: makes the tensors on a device in a dtype. define: the fusion's outputs from (fd,
-    *values). eager: the same in plain PyTorch. wide: the same on float64 tensors; None if `eager`
-    serves for that.
+    *values). eager: the same in plain PyTorch. reference: the same in float64, from the inputs as
+    they are; None if `eager` on float64 inputs serves for that. traffic: least bytes from (inputs,
+    outputs); None if all of each is moved once. workload: what it is, at any size.
     """
 
     name: str
     inputs: Callable[[str, torch.dtype], list[torch.Tensor]]
     define: Callable[..., Any]
     eager: Callable[..., Any]
-    wide: Callable[..., Any] | None = None
+    reference: Callable[..., Any] | None = None
+    traffic: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], int] | None = None
+    workload: str = ""
+
+    def expected(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs in float64."""
+        if self.reference:
+            return as_list(self.reference(*inputs))
+        return as_list(self.eager(*(x.double() if x.is_floating_point() else x for x in inputs)))
+
+    def least_bytes(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
+        """Traffic that the math needs: each input read once, each output written once."""
+        if self.traffic:
+            return self.traffic(inputs, outputs)
+        return sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
 
 
 @dataclass(slots=True)
 class Result:
     """Figures of one row: medians in microseconds by contender, and what they amount to.
 
-    bytes: least traffic, every input read once and every output written once. copy_gb_per_s: a
-    large copy's traffic (read and write) in the same run. error: largest absolute error against
-    float64, over the root mean square of the result.
+    bytes: least traffic of the row. copy_gb_per_s: a large copy's traffic (read and write) in the
+    same run. error: largest error against float64, see `error_of`. failed: contenders that raised,
+    and what.
     """
 
     name: str
@@ -54,6 +63,7 @@ class Result:
     copy_gb_per_s: float
     us: dict[str, float] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     first_call_ms: float = 0.0
     kernels: int = 0
     threads: int = 0
@@ -61,6 +71,12 @@ class Result:
     def percent_of_copy(self, contender: str) -> float:
         """Share of the copy's bandwidth that the least traffic in this time amounts to."""
         return 100.0 * self.bytes / (self.us[contender] * 1e3) / self.copy_gb_per_s
+
+    @property
+    def label(self) -> str:
+        """The row's name, with what tells it from others of one file."""
+        threads = f", {self.threads} threads" if self.threads else ""
+        return f"{self.name} ({self.dtype}{threads})"
 
 
 def as_list(value: Any) -> list[torch.Tensor]:
@@ -76,40 +92,60 @@ def ours(row: Row, inputs: list[torch.Tensor]) -> tuple[Call, FusionDefinition]:
     return lambda: fd.execute(inputs), fd
 
 
-def contenders(
-    row: Row, inputs: list[torch.Tensor], with_compile: bool
-) -> tuple[dict[str, Call], FusionDefinition]:
-    """All implementations of `row` by name; ours first."""
-    call, fd = ours(row, inputs)
-    calls: dict[str, Call] = {"ours": call, "eager": lambda: as_list(row.eager(*inputs))}
+def eager_calls(row: Row, inputs: list[torch.Tensor], with_compile: bool) -> dict[str, Call]:
+    """PyTorch's implementations of `row` by name."""
+    calls: dict[str, Call] = {"eager": lambda: as_list(row.eager(*inputs))}
     if with_compile:
         # Rows of one function and several sizes would go over to dynamic shapes otherwise.
         torch._dynamo.reset()
         compiled = torch.compile(row.eager, dynamic=False)
         calls["compile"] = lambda: as_list(compiled(*inputs))
-    return calls, fd
+    return calls
 
 
-def errors(row: Row, inputs: list[torch.Tensor], calls: dict[str, Call]) -> dict[str, float]:
-    """Largest error of each contender against float64, over the value and the result's root mean
-    square.
+def error_of(got: torch.Tensor, want: torch.Tensor) -> float:
+    """Largest error over the value's magnitude plus the result's root mean square."""
+    want = want.double()
+    scale = want.square().mean().sqrt().clamp_min(1e-30)
+    # Peers keep statistics as [rows] or [rows, 1].
+    relative = (got.reshape(want.shape).double() - want).abs() / (want.abs() + scale)
+    return float(relative.max().item())
+
+
+def measure(
+    row: Row,
+    inputs: list[torch.Tensor],
+    others: dict[str, Call],
+    time_all: Callable[[dict[str, Call]], dict[str, float]],
+    copy_bytes: int,
+    synchronize: Callable[[], Any],
+) -> Result:
+    """Checks and times our fusion of `row` and the others; `time_all` adds "copy" to the times.
+
+    A peer that raises is left out and noted; our own errors are raised.
     """
-    wide = [x.double() if x.is_floating_point() else x for x in inputs]
-    expected = as_list((row.wide or row.eager)(*wide))
-    found = {}
-    for name, call in calls.items():
-        worst = 0.0
-        for got, want in zip(call(), expected, strict=True):
-            scale = want.square().mean().sqrt().clamp_min(1e-30)
-            relative = (got.double() - want).abs() / (want.abs() + scale)
-            worst = max(worst, float(relative.max().item()))
-        found[name] = worst
-    return found
-
-
-def least_bytes(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
-    """Traffic that the math needs: each input read once, each output written once."""
-    return sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+    ours_call, fd = ours(row, inputs)
+    first_ms = first_call_ms(ours_call, synchronize)
+    count = row.least_bytes(inputs, ours_call())
+    expected = row.expected(inputs)
+    calls: dict[str, Call] = {}
+    error: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, call in {"ours": ours_call, **others}.items():
+        try:
+            pairs = zip(call(), expected, strict=True)
+            error[name] = max(error_of(got, want) for got, want in pairs)
+            calls[name] = call
+        except Exception as problem:
+            if name == "ours":
+                raise
+            failed[name] = f"{type(problem).__name__}: {problem}"[:200]
+    del expected
+    times = time_all(calls)
+    copy_gb_per_s = 2 * copy_bytes / (times.pop("copy") * 1e3)
+    dtype = str(inputs[0].dtype).removeprefix("torch.")
+    kernels = len(fd.fec.kernels())
+    return Result(row.name, dtype, count, copy_gb_per_s, times, error, failed, first_ms, kernels)
 
 
 def interleaved(
@@ -136,63 +172,21 @@ def first_call_ms(call: Call, synchronize: Callable[[], Any]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-# --- report
-# ----------------------------------------------------------------------------------------
-
-
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that both benchmarks take."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--rows", nargs="*", help="only rows whose names hold one of these texts")
+    options.add_argument("--table", action="store_true", help="only the rows of the design's table")
+    options.add_argument("--list", action="store_true", help="print the rows' names and stop")
     options.add_argument("--quick", action="store_true", help="few rounds: figures are rough")
     options.add_argument("--compile", action="store_true", help="measure torch.compile too")
-    options.add_argument("--out", type=Path, help="JSON file to write")
+    options.add_argument(
+        "--peers", action="store_true", help="measure Liger, QuACK and nvFuser where installed"
+    )
+    options.add_argument("--out", type=Path, help="JSON file to write, and a plot (PNG) beside it")
     return options
 
 
 def chosen(rows: Sequence[Row], wanted: Sequence[str] | None) -> list[Row]:
     """The rows whose names hold one of the wanted texts; all of them without a wish."""
     return [row for row in rows if not wanted or any(text in row.name for text in wanted)]
-
-
-def print_header(names: Sequence[str]) -> None:
-    """Column titles of the table."""
-    columns = "".join(f"{name + ' us':>12}{'%copy':>7}" for name in names)
-    print(f"{'row':<44}{columns}{'speed-up':>10}{'error':>10}{'first ms':>10}{'kernels':>9}")
-
-
-def print_result(result: Result) -> None:
-    """One line of the table; the speed-up is over eager."""
-    columns = "".join(
-        f"{us:>12.1f}{result.percent_of_copy(name):>7.0f}" for name, us in result.us.items()
-    )
-    speedup = result.us["eager"] / result.us["ours"]
-    print(
-        f"{result.name:<44}{columns}{speedup:>9.2f}x{result.error['ours']:>10.1e}"
-        f"{result.first_call_ms:>10.0f}{result.kernels:>9}",
-        flush=True,
-    )
-
-
-def announce(row: Row, position: int, count: int) -> None:
-    """Progress on the error stream, so that the table stays clean in a file."""
-    print(f"[{position + 1}/{count}] {row.name}", end="\r", file=sys.stderr, flush=True)
-
-
-def write_json(path: Path, device: str, results: Sequence[Result], extra: dict[str, Any]) -> None:
-    """All figures, with what they were measured on."""
-    document = {
-        "device": device,
-        "fuser_direct": __version__,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        **extra,
-        "rows": [
-            {**asdict(r), "percent_of_copy": {name: r.percent_of_copy(name) for name in r.us}}
-            for r in results
-        ],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"figures written to {path}")

@@ -327,7 +327,7 @@ class _Linker:
                 if isinstance(t, CudaTarget) and devices.runs_on(t.device.arch, capability)
             ]
             if gpus:
-                return max(gpus, key=lambda t: (t.device.arch.startswith("sm"), t.device.arch))
+                return max(gpus, key=lambda t: devices.rank(t.device.arch))
             wanted = f"cuda:{home[1]}, which is sm_{capability[0]}{capability[1]}"
         names = ", ".join(target.name for target in self._targets)
         raise UnsupportedError(

@@ -13,6 +13,8 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["dataclass"]
+
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
@@ -20,12 +22,15 @@ else:
     def dataclass(
         cls: type | None = None, *, frozen: bool = False, slots: bool = False, eq: bool = True
     ) -> Any:
-        """Decorator: a class that is made, compared, hashed (if frozen) and printed by its fields.
-        """
+        """Decorator: a class that is made, compared, hashed (if frozen) and printed by its fields."""
 
         def decorate(cls: type) -> type:
-            # Gives slots, fields and __match_args__, for which nothing is compiled.
-            made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+            # Gives slots, fields and __match_args__, for which nothing is compiled, unless a base
+            # is frozen: the standard decorator insists on `frozen` then.
+            extends = frozen and any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+            made = dataclasses.dataclass(
+                init=False, repr=False, eq=False, slots=slots, frozen=extends
+            )(cls)
             fields = dataclasses.fields(made)
             names = tuple(field.name for field in fields)
             made.__init__ = _init(made, fields, slots)
@@ -34,6 +39,8 @@ else:
                 made.__eq__, made.__hash__ = _comparison(names, frozen)
             if frozen:
                 assert slots, "an instance's __dict__ could be written to"
+                # What the standard decorator looks at in the bases of a class.
+                made.__dataclass_params__.frozen = True
                 made.__setattr__ = _refuse_assignment
                 made.__delattr__ = _refuse_deletion
                 made.__reduce__ = lambda self: (made, tuple(getattr(self, name) for name in names))
@@ -51,7 +58,7 @@ def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...], slots: bool) -> 
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:
         if len(args) != count or named:
-            args = _completed(cls, fields, args, named)
+            args = tuple(_completed(cls, fields, args, named))
         if slots:
             # Equally many by now; checking it would cost more than the loop.
             for setter, value in zip(setters, args):  # noqa: B905

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fuser_direct
-from fuser_direct import FusionDefinition, TensorSpec, artifact
+from fuser_direct import FusionDefinition, TensorSpec, _ext, artifact
 from fuser_direct.compiler import devices, toolchain
 from fuser_direct.enums import DataType
 from fuser_direct.errors import (
@@ -26,7 +26,7 @@ from fuser_direct.errors import (
     InputTypeError,
     UnsupportedError,
 )
-from fuser_direct.specs import as_data_type, parse, spec_of
+from fuser_direct.specs import argument, as_data_type, parse, spec_of
 from fuser_direct.version import __version__
 
 GPUS = ["sm_80", "sm_90a", "sm_100"]
@@ -49,7 +49,8 @@ SPECS = [TensorSpec((64, 512)), TensorSpec((512,)), 1e-6]
 
 def expected(x: np.ndarray, w: np.ndarray, eps: float) -> np.ndarray:
     wide = x.astype(np.float64)
-    return wide / np.sqrt((wide * wide).mean(1, keepdims=True) + eps) * w
+    result: np.ndarray = wide / np.sqrt((wide * wide).mean(1, keepdims=True) + eps) * w
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -302,11 +303,59 @@ def test_images_run_on_the_devices_that_cuda_allows(
     assert devices.runs_on(arch, capability) == fits
 
 
+class _Facts:
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.compute_capability = capability
+
+
+@pytest.mark.parametrize(
+    ("capability", "chosen"),
+    [
+        ((8, 6), "sm_80"),
+        ((9, 0), "sm_90a"),
+        ((10, 0), "sm_100"),
+        ((12, 0), "compute_100"),
+        ((7, 5), None),
+    ],
+)
+def test_device_at_hand_chooses_the_target(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], chosen: str | None
+) -> None:
+    targets = ["compute_90", "sm_80", "sm_90a", "compute_100", "sm_100"]
+    made = fuser_direct.compile(rms_norm(), SPECS, targets)
+    loaded = artifact.from_bytes(made.to_bytes())
+    linker = artifact._Linker(loaded.fusion(), loaded._targets, loaded.calls, "artifact a.fuser")
+    monkeypatch.setattr(_ext, "device_properties", lambda _: _Facts(capability))
+
+    def no_compiler(*_: object) -> None:
+        raise AssertionError("a kernel of the artifact was compiled again")
+
+    monkeypatch.setattr(_ext, "nvrtc_compile", no_compiler)
+    args = [argument(spec, 2) for spec in SPECS]
+    if chosen is None:
+        with pytest.raises(UnsupportedError, match="none of which runs on cuda:0, which is sm_75"):
+            linker.compile(args, None)
+        return
+    program = linker.compile(args, None)
+    (kernel,) = program.info.kernels
+    assert kernel.kernel.target == chosen
+    assert kernel.kernel.was_found
+    assert program.device_type == 2
+
+
 def test_described_gpu_is_that_of_its_generation() -> None:
     assert devices.gpu("sm_90a").sm_count == 132
     assert devices.gpu("sm_90a").arch == "sm_90a"
     assert devices.gpu("sm_103").sm_count == devices.gpu("sm_100").sm_count
     assert devices.gpu("sm_89").max_threads_per_sm == 1536
+
+
+def test_image_asks_for_no_more_shared_memory_than_any_gpu_that_runs_it_has() -> None:
+    least = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+    for arch in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120", "compute_90"):
+        has = [kib for capability, kib in least.items() if devices.runs_on(arch, capability)]
+        assert has
+        assert devices.gpu(arch).shared_per_block_bytes <= min(has) << 10, arch
 
 
 # --- specs ---
