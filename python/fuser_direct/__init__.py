@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from fuser_direct.alias import install_as_nvfuser_direct
     from fuser_direct.artifact import Artifact, compile, load
     from fuser_direct.dtensors import execute_with_dtensors
-    from fuser_direct.executor import FusionExecutorCache
+    from fuser_direct.executor import FusionExecutorCache, counters
     from fuser_direct.lru_cache import LRUCache, LruFusionCache
     from fuser_direct.params import (
         CircularBufferOptions,
@@ -100,6 +100,7 @@ _LAZY = {
     "ClusterDims": "fuser_direct.params",
     "CompileParams": "fuser_direct._ext",
     "FusionExecutorCache": "fuser_direct.executor",
+    "counters": "fuser_direct.executor",
     "FusionProfile": "fuser_direct.profiler",
     "GemmTile": "fuser_direct.params",
     "HeuristicParams": "fuser_direct.params",
@@ -200,6 +201,7 @@ __all__ = [
     "__version__",
     "compile",
     "compute_tensor_descriptor",
+    "counters",
     "define_scalar",
     "define_tensor",
     "errors",
