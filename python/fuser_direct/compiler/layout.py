@@ -68,8 +68,20 @@ def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
 
 
 def _order_like(plan: Plan, tv: TensorView, source: TensorView) -> list[int]:
-    """Dimensions of `tv` in the memory order of `source`; those that `source` lacks come first."""
-    axes = plan.axes.of(source)
-    place = {axes[d]: i for i, d in enumerate(allocation_order(source)) if axes[d] is not None}
-    mine = plan.axes.of(tv)
-    return sorted(range(tv.ndim), key=lambda d: place.get(mine[d], -1))
+    """Dimensions of `tv` in the memory order of `source`; those that `source` lacks come first.
+
+    A dimension that was resized (it has an axis of its own) lies where the source's dimension of that
+    number does.
+    """
+    axes, mine = plan.axes.of(source), plan.axes.of(tv)
+    memory = allocation_order(source)
+    place = {axes[d]: i for i, d in enumerate(memory) if axes[d] is not None}
+    is_resized = tv.ndim == source.ndim
+
+    def position(d: int) -> int:
+        axis = mine[d]
+        if axis in place or axis is None or not is_resized or axes[d] in mine:
+            return place.get(axis, -1)
+        return memory.index(d)
+
+    return sorted(range(tv.ndim), key=position)
