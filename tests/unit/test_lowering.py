@@ -247,3 +247,23 @@ def test_split_reduction_of_gathered_rows() -> None:
     x, index, bias = rand(6, 4), np.array([5, 0, 5, 2]), rand(9)
     [out] = execute(build, [x, index, bias], 2)
     np.testing.assert_allclose(out, x[index].sum(0, dtype=np.float64) + bias[index], rtol=1e-5)
+
+
+def test_normalised_values_are_evaluated_again_from_the_input() -> None:
+    """Group norm: the second kernel reads x and the groups' statistics, not the normalised x."""
+    from fuser_direct.compiler.rematerialize import rematerialize
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([2, 6, 5], contiguity=True)
+        weight = fd.define_tensor([6], contiguity=True)
+        grouped = fd.ops.reshape(x, [2, 3, 2, 5])
+        var, mean = fd.ops.var_mean(grouped, [2, 3], 0, True)
+        normal = fd.ops.mul(fd.ops.sub(grouped, mean), fd.ops.rsqrt(var))
+        flat = fd.ops.reshape(normal, [2, 6, 5])
+        fd.add_output(fd.ops.mul(flat, fd.ops.broadcast(weight, [False, True])))
+
+    plan = plan_of(build)
+    rematerialize(plan)
+    stored = [plan.axes.walked(tv) for tv in plan.segments[0].outputs]
+    assert len(plan.segments) == 2
+    assert stored and all(len(axes) == 2 for axes in stored)

@@ -14,6 +14,7 @@ from fuser_direct.compiler import arguments
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
 from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
 from fuser_direct.compiler.layout import allocation_orders
+from fuser_direct.compiler.rematerialize import rematerialize
 from fuser_direct.compiler.segment import Plan, live_exprs, plan
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
 from fuser_direct.errors import DefinitionStateError
@@ -52,6 +53,7 @@ class FusionCompiler:
         known = self._plans.get(units)
         if known is None:
             made = plan(self.fusion, units)
+            rematerialize(made)
             known = self._plans.setdefault(units, (made, allocation_orders(made)))
         return known
 

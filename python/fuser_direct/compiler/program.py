@@ -216,7 +216,7 @@ class Assembler:
 
     def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
         parts = choose.parts(lowered, self.target.device)
-        workspaces: list[int] = []
+        workspaces: dict[int, int] = {}
         for part in parts:
             is_final = tuple(
                 a.operand.tensor is not None and a.operand.tensor not in read_later
@@ -224,16 +224,14 @@ class Assembler:
             )
             scheduled = choose.schedule(part, self.target.device, self.constraints, is_final)
             step = _Step(scheduled)
-            free = list(workspaces)
             for argument in part.arguments:
-                tensor = argument.operand.tensor
+                tensor, place = argument.operand.tensor, argument.operand.workspace
                 if tensor is not None:
                     step.buffers.append(self.buffers[tensor])
-                elif argument.operand.is_output:
-                    workspaces.append(self._workspace(part, argument))
-                    step.buffers.append(workspaces[-1])
-                else:
-                    step.buffers.append(free.pop(0))
+                    continue
+                if argument.operand.is_output:
+                    workspaces[place] = self._workspace(part, argument)
+                step.buffers.append(workspaces[place])
             self.steps.append(step)
 
     def _workspace(self, part: Lowered, argument: Argument) -> int:
@@ -301,6 +299,9 @@ class Assembler:
             return False
         writer = next((n for n, s in enumerate(self.plan.segments) if tv in s.outputs), None)
         if writer is None or self.plan.segments[writer].reduced:
+            return False
+        if self.plan.segments[writer].is_library:
+            # The framework allocates what it computes.
             return False
         twins = self._twins(target)
         return not any(twins & s.leaves for s in self.plan.segments[writer + 1 :])

@@ -145,7 +145,8 @@ def base_of(tv: TensorView) -> TensorView:
     return tv
 
 
-def _itemsize(tv: TensorView) -> int:
+def itemsize(tv: TensorView) -> int:
+    """Bytes of an element."""
     return INFO[tv.dtype_].itemsize_bytes
 
 
@@ -221,9 +222,9 @@ class _Segmenter:
             return True
         out = tensor_outs(expr)[0]
         rank = len(self.axes.walked(out))
-        again = sum(_itemsize(tv) for tv in leaves if len(self.axes.walked(tv)) >= rank)
+        again = sum(itemsize(tv) for tv in leaves if len(self.axes.walked(tv)) >= rank)
         passes = 1 if out in self.outputs else 2
-        return again <= passes * _itemsize(out)
+        return again <= passes * itemsize(out)
 
     def _find_views(self) -> dict[TensorView, TensorView]:
         """Outputs that need no memory of their own, and the tensor whose memory they share."""
@@ -234,7 +235,8 @@ class _Segmenter:
             if base is tv or base in written or tv in self.fusion.aliases:
                 continue
             source = base.definition()
-            if source is None:
+            is_held = base in self.outputs and base not in self.fusion.aliases
+            if source is None or is_held:
                 views[tv] = base
             elif source not in self.lazy and "slice" not in _chain_ops(tv):
                 # A slice of a computed tensor is computed alone: its base may be far larger.
