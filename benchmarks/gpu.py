@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -68,6 +69,14 @@ def _measure(row: Row, timer: _Timer, rounds: int, with_compile: bool, peers: Pe
     return result
 
 
+def _result_or_reason(row: Row, *how: Any) -> Result | str:
+    """A row that fails is reported; the others are still worth their figures."""
+    try:
+        return _measure(row, *how)
+    except Exception as problem:
+        return harness.reason(problem)
+
+
 def _host_us(calls: int = 2000, rounds: int = 7) -> dict[str, float]:
     """Host time of one call that adds two 16x256 tensors, in microseconds: ours and eager, taking
     turns.
@@ -112,13 +121,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.print_header(names)
     progress = report.Progress(len(rows))
     results: list[Result] = []
+    broken: dict[str, str] = {}
+    rounds = 7 if options.quick else 30
     for row in rows:
         progress.start(row.name)
         torch.manual_seed(0)
-        rounds = 7 if options.quick else 30
-        results.append(_measure(row, timer, rounds, options.compile, peers))
+        outcome = _result_or_reason(row, timer, rounds, options.compile, peers)
         progress.finish()
-        report.print_result(results[-1], names)
+        if isinstance(outcome, str):
+            broken[row.name] = outcome
+            report.print_failure(row.name, outcome)
+        else:
+            results.append(outcome)
+            report.print_result(outcome, names)
         torch.cuda.empty_cache()
     host = _host_us()
     print(f"host time of one call: ours {host['ours']:.1f} us, eager {host['eager']:.1f} us")
@@ -126,9 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"copy: {statistics.median(r.copy_gb_per_s for r in results):.0f} GB/s")
     print("\n".join(report.summary(results)))
     if options.out:
-        extra = {"host_us": host, "peers": peers.notes}
+        extra = {"host_us": host, "peers": peers.notes, "broken": broken}
         report.write(options.out, device, results, extra)
-    return 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

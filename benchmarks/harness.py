@@ -15,6 +15,8 @@ import torch
 from fuser_direct import FusionDefinition
 
 Call = Callable[[], Sequence[torch.Tensor]]
+WRONG = 0.1
+"""Error from which a result counts as another one: over float8's rounding, 1/16, the coarsest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,34 @@ def eager_calls(row: Row, inputs: list[torch.Tensor], with_compile: bool) -> dic
     return calls
 
 
-def error_of(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Largest error over the value's magnitude plus the result's root mean square."""
+def error_of(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
+    """Largest error of all outputs, over the value's magnitude plus the output's root mean
+    square.
+    """
+    return max(_error_of_one(*pair) for pair in zip(got, want, strict=True))
+
+
+def _error_of_one(got: torch.Tensor, want: torch.Tensor) -> float:
     want = want.double()
+    if not want.numel():
+        return 0.0
     scale = want.square().mean().sqrt().clamp_min(1e-30)
     # Peers keep statistics as [rows] or [rows, 1].
     relative = (got.reshape(want.shape).double() - want).abs() / (want.abs() + scale)
     return float(relative.max().item())
+
+
+def reason(problem: Exception) -> str:
+    """An exception in a line, for notes beside figures."""
+    return " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+
+
+def _error_or_reason(call: Call, expected: Sequence[torch.Tensor]) -> float | str:
+    try:
+        error = error_of(call(), expected)
+    except Exception as problem:
+        return reason(problem)
+    return error if error <= WRONG else f"wrong: differs from float64 by {error:.1e}"
 
 
 def measure(
@@ -122,24 +145,20 @@ def measure(
 ) -> Result:
     """Checks and times our fusion of `row` and the others; `time_all` adds "copy" to the times.
 
-    A peer that raises is left out and noted; our own errors are raised.
+    Another that raises or computes something else is noted and left out; our own errors are raised.
     """
     ours_call, fd = ours(row, inputs)
     first_ms = first_call_ms(ours_call, synchronize)
     count = row.least_bytes(inputs, ours_call())
     expected = row.expected(inputs)
-    calls: dict[str, Call] = {}
-    error: dict[str, float] = {}
-    failed: dict[str, str] = {}
-    for name, call in {"ours": ours_call, **others}.items():
-        try:
-            pairs = zip(call(), expected, strict=True)
-            error[name] = max(error_of(got, want) for got, want in pairs)
-            calls[name] = call
-        except Exception as problem:
-            if name == "ours":
-                raise
-            failed[name] = f"{type(problem).__name__}: {problem}"[:200]
+    error = {"ours": error_of(ours_call(), expected)}
+    calls, failed = {"ours": ours_call}, {}
+    for name, call in others.items():
+        outcome = _error_or_reason(call, expected)
+        if isinstance(outcome, str):
+            failed[name] = outcome
+        else:
+            error[name], calls[name] = outcome, call
     del expected
     times = time_all(calls)
     copy_gb_per_s = 2 * copy_bytes / (times.pop("copy") * 1e3)

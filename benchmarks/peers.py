@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import fuser_direct
-from benchmarks.harness import Call, Row, as_list
+from benchmarks.harness import Call, Row, as_list, reason
 from benchmarks.rows_norm import GROUPS
 from benchmarks.workload import EPS
 
@@ -22,7 +22,9 @@ Form = Callable[..., Any]
 
 
 def _liger() -> dict[str, Form]:
-    """Liger's kernels by workload; read from version 0.8.5."""
+    """Liger's kernels by workload, by its version 0.8.5. Those that write over their inputs (SwiGLU
+    backward, rope, cross entropy with gradient) are left out: the other contenders read the same.
+    """
     ops = importlib.import_module("liger_kernel.ops")
 
     def layernorm(x: Any, weight: Any, bias: Any) -> Any:
@@ -35,6 +37,19 @@ def _liger() -> dict[str, Form]:
         return module.layer_norm_backward(
             grad, x, weight, weight, average.flatten(), rstd.flatten()
         )
+
+    def rmsnorm_backward(grad: Any, x: Any, rstd: Any, weight: Any) -> Any:
+        module = importlib.import_module("liger_kernel.ops.rms_norm")
+        casting = module._str_to_casting_mode["llama"]
+        settings = module.calculate_settings(x.shape[-1])
+        return module.rms_norm_backward(
+            grad, x, weight, rstd.flatten(), 0.0, casting, *settings, False, None
+        )
+
+    def softmax_backward(grad: Any, y: Any) -> Any:
+        module = importlib.import_module("liger_kernel.ops.softmax")
+        block, warps = module.calculate_settings(y.shape[-1])
+        return module._softmax_backward(grad, y, block, warps, y.shape[-1] > block)
 
     def group_norm(x: Any, weight: Any, bias: Any) -> Any:
         return ops.LigerGroupNormFunction.apply(x, weight, bias, x.shape[1], GROUPS, EPS)
@@ -52,6 +67,8 @@ def _liger() -> dict[str, Form]:
         ),
         "layernorm+stats": layernorm,
         "layernorm_backward": layernorm_backward,
+        "rmsnorm_backward": rmsnorm_backward,
+        "softmax_backward": softmax_backward,
         "softmax": ops.LigerSoftmaxFunction.apply,
         "swiglu": ops.LigerSiLUMulFunction.apply,
         "group_norm": group_norm,
@@ -60,7 +77,7 @@ def _liger() -> dict[str, Form]:
 
 
 def _quack() -> dict[str, Form]:
-    """QuACK's kernels by workload; read from version 0.6.5."""
+    """QuACK's kernels by workload, by its version 0.6.5."""
     norm = importlib.import_module("quack.rmsnorm")
     softmax = importlib.import_module("quack.softmax")
     loss = importlib.import_module("quack.cross_entropy")
@@ -99,12 +116,16 @@ class Peers:
             ("liger", "liger-kernel", _liger),
             ("quack", "quack-kernels", _quack),
         ):
-            try:
-                self._forms[name] = load()
-                self.notes.append(f"{name} {metadata.version(distribution)}")
-            except Exception as problem:
-                self.notes.append(_absent(name, problem))
+            self._load(name, distribution, load)
         self._load_nvfuser()
+
+    def _load(self, name: str, distribution: str, load: Callable[[], dict[str, Form]]) -> None:
+        try:
+            self._forms[name] = load()
+        except Exception as problem:
+            self.notes.append(_absent(name, problem))
+            return
+        self.notes.append(f"{name} {metadata.version(distribution)}")
 
     def _load_nvfuser(self) -> None:
         try:
@@ -135,7 +156,7 @@ class Peers:
             try:
                 found["nvfuser"] = self._nvfuser_call(row, inputs)
             except Exception as problem:
-                failed["nvfuser"] = f"{type(problem).__name__}: {problem}"[:200]
+                failed["nvfuser"] = reason(problem)
         return found, failed
 
     def _nvfuser_call(self, row: Row, inputs: list[torch.Tensor]) -> Call:
@@ -148,7 +169,7 @@ class Peers:
 def _absent(name: str, problem: Exception) -> str:
     if isinstance(problem, ModuleNotFoundError):
         return f"{name}: not installed"
-    return f"{name}: {type(problem).__name__}: {problem}"[:120]
+    return f"{name}: {reason(problem)}"
 
 
 def _bound(form: Form, inputs: list[torch.Tensor]) -> Call:

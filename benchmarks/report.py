@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import platform
@@ -43,6 +44,11 @@ def print_result(result: Result, names: Sequence[str]) -> None:
         f"{result.first_call_ms:>10.0f}{result.kernels:>9}",
         flush=True,
     )
+
+
+def print_failure(name: str, text: str) -> None:
+    """A line of the table for a row that our side can't do."""
+    print(f"{name:<44}  failed: {text}", flush=True)
 
 
 class Progress:
@@ -146,12 +152,12 @@ def plot(path: Path, device: str, results: Sequence[Result]) -> bool:
     without matplotlib.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        backend = importlib.import_module("matplotlib.backends.backend_agg")
+        figures = importlib.import_module("matplotlib.figure")
     except ImportError:
         return False
-    figure = Figure(figsize=(10, 1.5 + 0.22 * len(results)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.Figure(figsize=(10, 1.5 + 0.22 * len(results)), layout="constrained")
+    backend.FigureCanvasAgg(figure)
     axes = figure.subplots()
     places = range(len(results))
     shares = [r.percent_of_copy("ours") for r in results]

@@ -68,7 +68,7 @@ def _embedding_traffic(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.T
     """The numbers, each row of the table that is asked for once, the weight and the result."""
     table, words, weight = inputs
     picked = words.unique().numel() * table.shape[1] * table.element_size()
-    return picked + sum(t.numel() * t.element_size() for t in (words, weight, *outputs))
+    return int(picked + sum(t.numel() * t.element_size() for t in (words, weight, *outputs)))
 
 
 TRANSPOSE_RELU = Workload(

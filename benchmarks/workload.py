@@ -150,11 +150,10 @@ class Workload:
 
     def at(self, shape: Shape) -> Row:
         """The row of this workload at `shape`."""
-        forms = (self.define, self.eager, self.reference)
+        define, eager, reference = self.define, self.eager, self.reference
         if self.sized:
-            forms = tuple(form and partial(form, shape) for form in forms)  # type: ignore[assignment]
-        define, eager, reference = forms
-        assert define is not None and eager is not None
+            define, eager = partial(define, shape), partial(eager, shape)
+            reference = partial(reference, shape) if reference else None
         size = "x".join(map(str, shape))
         return Row(
             f"{self.name} {size}",
