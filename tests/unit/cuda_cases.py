@@ -51,10 +51,15 @@ def row_schedule(
 
 
 def _label(schedule: CudaRow) -> str:
-    held = f"hold{schedule.shared}+{schedule.persistent}" if schedule.shared else f"hold{schedule.persistent}"
+    bulk = "-in-bulk" if schedule.bulk else ""
+    held = (
+        f"hold{schedule.shared}+{schedule.persistent}"
+        if schedule.shared
+        else f"hold{schedule.persistent}"
+    )
     policy = "-evict-last" if schedule.evict_last else ""
     cluster = f"-cluster{schedule.cluster}" if schedule.cluster > 1 else ""
-    return f"threads{schedule.threads}-{held}-v{schedule.vector}{cluster}{policy}"
+    return f"threads{schedule.threads}-{held}-v{schedule.vector}{cluster}{policy}{bulk}"
 
 
 def _norm_case(dtype: D, schedule: CudaRow, rows: int, extent: int, row_stride: int) -> Case:
@@ -96,16 +101,44 @@ BY_ROW = [
     _softmax_case(D.BFloat16, row_schedule(8, 64, 1, 2, 2, unroll=3), 2, 2600),
     _norm_case(D.Half, row_schedule(4, 32, 2, 2, 3, unroll=2), 3, 1204, 1204),
     # Held in shared memory; in shared memory and registers; with a rest that is loaded again.
-    _norm_case(D.BFloat16, row_schedule(8, 64, 1, 0, 3, unroll=1, shared=4, evict_last=True), 3, 2000, 2000),
+    _norm_case(
+        D.BFloat16, row_schedule(8, 64, 1, 0, 3, unroll=1, shared=4, evict_last=True), 3, 2000, 2000
+    ),
     _norm_case(D.Float, row_schedule(2, 32, 2, 1, 3, shared=2), 3, 250, 252),
     _softmax_case(D.BFloat16, row_schedule(8, 32, 1, 3, 2, unroll=1, shared=5), 2, 2000),
     # More shared memory than a kernel may declare.
-    _softmax_case(D.BFloat16, row_schedule(8, 512, 1, 1, 2, unroll=1, shared=7, evict_last=True), 2, 30000),
+    _softmax_case(
+        D.BFloat16, row_schedule(8, 512, 1, 1, 2, unroll=1, shared=7, evict_last=True), 2, 30000
+    ),
+    # Filled by bulk copies; with a short last unit, more than a kernel may declare, edges, a
+    # cluster.
+    _norm_case(
+        D.BFloat16, row_schedule(8, 64, 1, 0, 3, unroll=1, shared=4, bulk=True), 3, 2000, 2000
+    ),
+    _softmax_case(
+        D.BFloat16,
+        row_schedule(8, 256, 1, 1, 2, unroll=1, shared=13, bulk=True, evict_last=True),
+        2,
+        28000,
+    ),
+    _softmax_case(
+        D.Float, row_schedule(4, 64, 1, 2, 2, unroll=3, shared=2, bulk=True, cluster=2), 2, 2600
+    ),
+    _edge_case(
+        "rmsnorm",
+        D.BFloat16,
+        row_schedule(8, 64, 1, 1, 3, unroll=1, shared=2, bulk=True),
+        5,
+        1003,
+        (True, False, True),
+    ),
     # Rows shared by the blocks of a cluster, also by more warps than a warp has lanes.
     _norm_case(D.BFloat16, row_schedule(8, 64, 1, 1, 3, unroll=1, cluster=2), 3, 1000, 1000),
     _softmax_case(D.Half, row_schedule(8, 96, 1, 1, 2, unroll=2, shared=1, cluster=3), 2, 5000),
     _softmax_case(D.Double, row_schedule(2, 160, 1, 1, 2, unroll=1, cluster=8), 2, 2400),
-    _softmax_case(D.BFloat16, row_schedule(8, 32, 1, 0, 2, unroll=2, cluster=2, evict_last=True), 3, 1400),
+    _softmax_case(
+        D.BFloat16, row_schedule(8, 32, 1, 0, 2, unroll=2, cluster=2, evict_last=True), 3, 1400
+    ),
     _softmax_case(D.Double, row_schedule(2, 64, 1, 2, 2, index_bits=64), 2, 254),
     _softmax_case(D.Half, row_schedule(2, 8, 4, 0, 2), 6, 90),
     _softmax_case(D.Float, row_schedule(1, 4, 3, 0, 2), 4, 13),
@@ -119,12 +152,27 @@ BY_ROW = [
         ((240, 48, 1), (240, 48, 1), (0, 1, 0), (0, 1, 0)),
     ),
     # Rows that begin anywhere and end anywhere, in the vectors of the output.
-    _edge_case("rmsnorm", D.BFloat16, row_schedule(8, 64, 1, 3, 3, unroll=1), 5, 1003, (True, False, True)),
-    _edge_case("rmsnorm", D.Half, row_schedule(8, 32, 2, 0, 3, unroll=2), 7, 301, (True, False, True)),
-    _edge_case("rmsnorm", D.Float, row_schedule(4, 32, 1, 0, 3, unroll=1, shared=2, evict_last=True), 3, 250, (True, False, True)),
-    _edge_case("softmax", D.BFloat16, row_schedule(8, 32, 1, 2, 2, unroll=3), 9, 1001, (True, True)),
+    _edge_case(
+        "rmsnorm", D.BFloat16, row_schedule(8, 64, 1, 3, 3, unroll=1), 5, 1003, (True, False, True)
+    ),
+    _edge_case(
+        "rmsnorm", D.Half, row_schedule(8, 32, 2, 0, 3, unroll=2), 7, 301, (True, False, True)
+    ),
+    _edge_case(
+        "rmsnorm",
+        D.Float,
+        row_schedule(4, 32, 1, 0, 3, unroll=1, shared=2, evict_last=True),
+        3,
+        250,
+        (True, False, True),
+    ),
+    _edge_case(
+        "softmax", D.BFloat16, row_schedule(8, 32, 1, 2, 2, unroll=3), 9, 1001, (True, True)
+    ),
     _edge_case("softmax", D.Half, row_schedule(8, 32, 4, 1, 2, unroll=1), 6, 129, (False, True)),
-    _edge_case("softmax", D.Double, row_schedule(2, 64, 1, 2, 2, unroll=1, cluster=2), 3, 333, (True, True)),
+    _edge_case(
+        "softmax", D.Double, row_schedule(2, 64, 1, 2, 2, unroll=1, cluster=2), 3, 333, (True, True)
+    ),
     Case(
         "layernorm-of-images-rir-in-clusters",
         hand.layernorm(D.BFloat16, 3 * 48, ("r", "i", "r"), "dd1", "0d0"),
@@ -371,12 +419,29 @@ TRANSPOSED = [
     _vector_transpose_case(_BF16, ("other", "inner", "inner"), (136, 200), 128, 512, 8, 8),
     _vector_transpose_case(_HALF, ("inner", "other", "other"), (2, 72, 64), 64, 128, 8, 4),
     _vector_transpose_case(_F32, ("other", "other", "inner"), (3, 68, 36), 64, 256, 4, 4),
-    _vector_transpose_case(_F32, ("inner", "inner", "other"), (70, 32), 64, 64, 4, 2, (True, False, True)),
+    _vector_transpose_case(
+        _F32, ("inner", "inner", "other"), (70, 32), 64, 64, 4, 2, (True, False, True)
+    ),
     _vector_transpose_case(_F64, ("other", "inner", "other"), (34, 66), 32, 128, 2, 2),
-    _vector_transpose_case((D.Bool, D.Float, D.Float), ("other", "inner", "inner"), (72, 68), 64, 128, 4, 8),
-    _vector_transpose_case((D.BFloat16, D.Float, D.BFloat16), ("other", "other", "inner"), (40, 80), 32, 64, 4, 4),
-    _vector_transpose_case((D.BFloat16, D.Float, D.BFloat16), ("inner", "inner", "other"), (40, 80), 32, 64, 4, 4, (True, True, False)),
-    _vector_transpose_case((D.Bool,) * 2 + (D.Float,), ("other", "inner", "other"), (64, 48), 128, 512, 4, 4),
+    _vector_transpose_case(
+        (D.Bool, D.Float, D.Float), ("other", "inner", "inner"), (72, 68), 64, 128, 4, 8
+    ),
+    _vector_transpose_case(
+        (D.BFloat16, D.Float, D.BFloat16), ("other", "other", "inner"), (40, 80), 32, 64, 4, 4
+    ),
+    _vector_transpose_case(
+        (D.BFloat16, D.Float, D.BFloat16),
+        ("inner", "inner", "other"),
+        (40, 80),
+        32,
+        64,
+        4,
+        4,
+        (True, True, False),
+    ),
+    _vector_transpose_case(
+        (D.Bool,) * 2 + (D.Float,), ("other", "inner", "other"), (64, 48), 128, 512, 4, 4
+    ),
     _transpose_case(D.BFloat16, ("other", "inner", "inner"), (40, 70), 32, 128),
     _transpose_case(D.Double, ("inner", "other", "other"), (3, 33, 20), 16, 64),
     _transpose_case(D.Int32, ("other", "other", "inner"), (2, 20, 64), 32, 256),

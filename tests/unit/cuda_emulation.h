@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <vector>
 
 #define __device__
@@ -56,6 +57,10 @@ static inline unsigned int __byte_perm(unsigned int x, unsigned int y, unsigned 
   return r;
 }
 
+static inline int __clz(unsigned int x) { return x ? __builtin_clz(x) : 32; }
+static inline unsigned int __umulhi(unsigned int a, unsigned int b) {
+  return (unsigned int)((unsigned long long)a * b >> 32);
+}
 static inline unsigned int __funnelshift_r(unsigned int lo, unsigned int hi, unsigned int shift) {
   return (unsigned int)(((unsigned long long)hi << 32 | lo) >> (shift & 31));
 }
@@ -284,6 +289,31 @@ static inline void fd_cluster_wait() { emulation::give_way(emulation::kCluster);
 template <class T>
 static inline void fd_put(T* local, unsigned int rank, T x) {
   memcpy(emulation::in_block(local, rank), &x, sizeof x);
+}
+
+// Bulk copies take place when their barrier is first waited for, which needs the announced bytes.
+struct Barrier {
+  unsigned int expected = 0, copied = 0;
+  std::vector<std::function<void()>> copies;
+};
+static std::map<unsigned long long*, Barrier> barriers;
+static inline void fd_barrier_init(unsigned long long* first, int count) {
+  for (int i = 0; i < count; ++i) barriers[first + i] = Barrier();
+}
+static inline void fd_barrier_expect(unsigned long long* barrier, unsigned int bytes) {
+  barriers.at(barrier).expected = bytes;
+}
+static inline void fd_copy_bulk(void* to, const void* from, unsigned int bytes,
+                                unsigned long long* barrier, unsigned long long = 0) {
+  if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16) __builtin_trap();
+  barriers.at(barrier).copied += bytes;
+  barriers.at(barrier).copies.push_back([=] { memcpy(to, from, bytes); });
+}
+static inline void fd_barrier_wait(unsigned long long* barrier) {
+  Barrier& here = barriers.at(barrier);
+  if (here.expected == 0 || here.expected != here.copied) __builtin_trap();
+  for (auto& copy : here.copies) copy();
+  here.copies.clear();
 }
 
 template <int Bytes>

@@ -96,7 +96,7 @@ def execute(
         parts = (lowered,)
         if chunk and can_split(lowered.kernel):
             parts = split(lowered, chunk)
-        workspaces: list[np.ndarray] = []
+        workspaces: dict[int, np.ndarray] = {}
         for part in parts:
             _run(part, memory, workspaces, inputs)
     return [memory[tv] for tv in fd.fusion.returned()]
@@ -105,23 +105,22 @@ def execute(
 def _run(
     part: Lowered,
     memory: dict[TensorView, np.ndarray],
-    workspaces: list[np.ndarray],
+    workspaces: dict[int, np.ndarray],
     inputs: Sequence[object],
 ) -> None:
-    free = list(workspaces)
     arrays = []
     for argument in part.arguments:
         tensor = argument.operand.tensor
         if tensor is not None:
             arrays.append(_flat(memory[tensor]))
-        elif argument.operand.is_output:
+            continue
+        place = argument.operand.workspace
+        if argument.operand.is_output:
             elems = int(
                 np.prod([e for e, s in zip(part.extents, argument.strides, strict=True) if s])
             )
-            workspaces.append(np.zeros(max(elems, 1), INFO[argument.operand.dtype].numpy))
-            arrays.append(workspaces[-1])
-        else:
-            arrays.append(free.pop(0))
+            workspaces[place] = np.zeros(max(elems, 1), INFO[argument.operand.dtype].numpy)
+        arrays.append(workspaces[place])
     scalars = [
         source.value if source.kind == "value" else inputs[source.position]
         for source in part.scalars

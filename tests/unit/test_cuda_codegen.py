@@ -9,7 +9,7 @@ from typing import Any
 import hand_kernels as hand
 import numpy as np
 import pytest
-from cuda_cases import BY_COLUMN, BY_ROW, CASES, POINTWISE, TRANSPOSED, Case, row_schedule
+from cuda_cases import BY_COLUMN, BY_ROW, CASES, POINTWISE, Case, row_schedule
 from cuda_emulator import check, cubin_builder, launch
 
 from fuser_direct.codegen import cuda, interpret
@@ -56,8 +56,9 @@ def test_text_builds_without_includes(build: Any, case: Case) -> None:
     marks = ("evict-last", "hold2+1", "with-edges", "by-vectors")
     every = case in (POINTWISE[0], BY_ROW[0], BY_COLUMN[1]) or any(m in case.name for m in marks)
     archs = ("sm_80", "sm_90a", "sm_100") if every else ("sm_90a",)
-    # Clusters and early launches came with sm_90.
-    for arch in archs[1:] if "griddep" in text or "cluster" in text else archs:
+    # Clusters, bulk copies and early launches came with sm_90.
+    newer = ("griddepcontrol", "cluster")
+    for arch in archs[1:] if any(word in text for word in newer) else archs:
         assert build(text, case.kernel.name, arch)[:4] == b"\x7fELF"
 
 

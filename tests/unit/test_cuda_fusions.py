@@ -55,21 +55,20 @@ def _flat(value: torch.Tensor) -> Array:
     return np.asarray(memory.numpy())
 
 
-def _arrays(part: Lowered, memory: Memory, workspaces: list[Array]) -> list[Array]:
+def _arrays(part: Lowered, memory: Memory, workspaces: dict[int, Array]) -> list[Array]:
     """The memory of each buffer; partial results of a split are new where they are written."""
-    free = list(workspaces)
     arrays = []
     for argument in part.arguments:
         operand = argument.operand
         if operand.tensor is not None:
             arrays.append(memory[operand.tensor])
-        elif operand.is_output:
+            continue
+        if operand.is_output:
             moving = zip(part.extents, argument.strides, strict=True)
             count = int(np.prod([extent for extent, stride in moving if stride]))
-            workspaces.append(np.zeros(max(count, 1), interpret.storage_dtype(operand.dtype)))
-            arrays.append(workspaces[-1])
-        else:
-            arrays.append(free.pop(0))
+            memory_of = np.zeros(max(count, 1), interpret.storage_dtype(operand.dtype))
+            workspaces[operand.workspace] = memory_of
+        arrays.append(workspaces[operand.workspace])
     return arrays
 
 
@@ -128,6 +127,6 @@ def test_scheduled_kernels_do_what_they_mean(case: Case) -> None:
             memory[tv] = np.zeros(count, interpret.storage_dtype(tv.dtype_))
         extents = {axis: binding.extent(axis) for axis in segment.domain}
         whole = lower(build(planned, segment, binding), extents, segment.reduced, "k")
-        workspaces: list[Array] = []
+        workspaces: dict[int, Array] = {}
         for part in choose.parts(whole, _DEVICE):
             _check_part(part, _arrays(part, memory, workspaces), inputs)

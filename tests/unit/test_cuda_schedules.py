@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import hand_kernels as hand
 import numpy as np
 import pytest
 from cuda_cases import Case
-from cuda_emulator import check
+from cuda_emulator import TOLERANCE, check, launch
 
-from fuser_direct.codegen import cuda
+from fuser_direct.codegen import cuda, interpret
 from fuser_direct.enums import DataType as D
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.lowering.canonical import Argument, Lowered
 from fuser_direct.lowering.graph import Operand
-from fuser_direct.schedulers import choose
+from fuser_direct.schedulers import choose, cuda_row
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.schedule import CudaPointwise, CudaRow, CudaTranspose
 
@@ -41,9 +45,7 @@ def _lowered(
 
 
 def _schedule(lowered: Lowered, device: CudaDevice) -> Scheduled:
-    return choose.schedule(
-        lowered, device, LaunchConstraints(), (False,) * len(lowered.arguments)
-    )
+    return choose.schedule(lowered, device, LaunchConstraints(), (False,) * len(lowered.arguments))
 
 
 def _softmax(rows: int, extent: int, dtype: D = D.BFloat16) -> Lowered:
@@ -222,3 +224,216 @@ def test_scheduled_rows_do_what_they_mean(device: CudaDevice, extent: int, dtype
 @pytest.mark.parametrize("sizes", [(96, 208), (20, 72), (70, 130)])
 def test_scheduled_transposes_do_what_they_mean(sizes: tuple[int, int], dtype: D) -> None:
     _run(_turned(dtype, *sizes), SMALL)
+
+
+def test_short_vectors_keep_as_many_bytes_in_flight() -> None:
+    def unroll(columns: int) -> int:
+        b = hand.Builder(("i", "i"))
+        x, y = b.buffer(D.BFloat16, "d1"), b.buffer(D.BFloat16, "d1", is_output=True)
+        out = b.cast(b.node("relu", D.Float, b.load(x)), D.BFloat16)
+        kernel = b.kernel("relu", [hand.stage(range(out + 1), stores=[(y, out)])])
+        strides = ((columns * 2, 1), (columns, 1))
+        schedule = _schedule(_lowered(kernel, (1 << 16, columns), strides), H200).schedule
+        assert isinstance(schedule, CudaPointwise)
+        return schedule.unroll
+
+    assert [unroll(n) for n in (64, 68, 66, 65)] == [1, 2, 4, 4]
+
+
+def _channels(dtype: D, images: int, channels: int, pixels: int) -> Lowered:
+    kernel = hand.layernorm(dtype, images * pixels, ("r", "i", "r"), "dd1", "0d0")
+    image = (channels * pixels, pixels, 1)
+    strides = (image, image, (0, 1, 0), (0, 1, 0))
+    return _lowered(kernel, (images, channels, pixels), strides)
+
+
+def test_long_channels_are_held_by_small_blocks_of_a_cluster() -> None:
+    schedule = _row(_channels(D.BFloat16, 256, 256, 784), H200)
+    assert (schedule.threads, schedule.cluster, schedule.persistent) == (128, 7, 28)
+    assert (schedule.shared, schedule.blocks_per_sm) == (0, 4)
+    assert _row(_channels(D.BFloat16, 256, 256, 784), A100).cluster == 1
+
+
+def test_scheduled_channels_do_what_they_mean() -> None:
+    _run(_channels(D.BFloat16, 3, 2, 1016), _TINY)
+    _run(_channels(D.Float, 5, 2, 804), _TINY)
+
+
+def test_bulk_copies_fill_shared_memory_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_row, "BULK_COPIES", True)
+    assert _row(_softmax(4096, 65536), H200).bulk
+    assert not _row(_softmax(4096, 65536), A100).bulk
+    assert not _row(_channels(D.BFloat16, 32, 64, 3136), H200).bulk
+    assert not _row(_softmax(8192, 16384), H200).bulk
+
+
+@pytest.mark.parametrize("extent", [1000, 4099, 9000])
+def test_scheduled_bulk_copies_do_what_they_mean(
+    extent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_row, "BULK_COPIES", True)
+    lowered = _softmax(3, extent, D.Half)
+    assert _row(lowered, _TINY).bulk == (_row(lowered, _TINY).shared > 0)
+    _run(lowered, _TINY)
+
+
+def _full_sum(elements: int) -> Lowered:
+    kernel = hand.reduction("sum", D.Float, ("r",), "1", "0")
+    return _lowered(kernel, (elements,), ((1,), (0,)))
+
+
+def test_the_second_kernel_of_a_split_is_launched_early() -> None:
+    parts = choose.parts(_full_sum(1 << 22), H200)
+    first, second = (_schedule(part, H200) for part in parts)
+    assert isinstance(first.schedule, CudaRow)
+    assert isinstance(second.schedule, CudaRow)
+    assert isinstance(second.launch, CudaLaunch)
+    assert (first.schedule.leads, first.schedule.follows) == (True, False)
+    assert (second.schedule.leads, second.schedule.follows) == (False, True)
+    assert second.launch.early
+    assert "fd_wait_for_previous();" in cuda.emit(second.lowered.kernel, second.schedule)
+    on_older = [_schedule(part, A100) for part in choose.parts(_full_sum(1 << 22), A100)]
+    for item in on_older:
+        assert isinstance(item.schedule, CudaRow)
+        assert isinstance(item.launch, CudaLaunch)
+        assert not item.schedule.leads
+        assert not item.launch.early
+
+
+def _at_page_edge(count: int, at_end: bool) -> np.ndarray[Any, Any]:
+    """Half-precision ones in a page between two that must not be touched; at its start or end."""
+    page = mmap.PAGESIZE
+    pages = -(-count * 2 // page)
+    memory = mmap.mmap(-1, (pages + 2) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for forbidden in (start, start + (pages + 1) * page):
+        assert protect(ctypes.c_void_p(forbidden), ctypes.c_size_t(page), 0) == 0
+    first = page + (pages * page - 2 * count if at_end else 0)
+    array: np.ndarray[Any, Any] = np.frombuffer(memory, np.float16, count, first)
+    array[:] = 1
+    return array
+
+
+@pytest.mark.parametrize("at_end", [False, True], ids=["start", "end"])
+@pytest.mark.parametrize("extent", [1001, 1003, 1006])
+def test_odd_rows_at_the_edge_of_memory_read_nothing_outside(extent: int, at_end: bool) -> None:
+    """Reading outside would end the process."""
+    rows, alignment = 3, 64
+    x, w = (_at_page_edge(n, at_end) for n in (rows * extent, extent))
+    if at_end:
+        alignment = min(x.ctypes.data & -x.ctypes.data, w.ctypes.data & -w.ctypes.data, 64)
+    row = (extent, 1)
+    lowered = _lowered(
+        hand.rmsnorm(D.Half, extent), (rows, extent), (row, (0, 1), row), (alignment, alignment, 16)
+    )
+    made = _schedule(lowered, H200)
+    schedule: Any = made.schedule
+    assert schedule.edges
+    out = np.zeros(rows * extent, np.float16)
+    strides = [a.strides for a in lowered.arguments]
+    launch(lowered.kernel, schedule, rows, [x, w, out], (0.5,), (rows, extent), strides)
+    np.testing.assert_allclose(out.astype(float), 0.5, rtol=2**-10)
+
+
+def _interpreted(parts: Sequence[Lowered], arrays: Sequence[Any], whole: Lowered) -> None:
+    """Runs the kernels of `parts` one after the other on the memory of `whole`'s arguments."""
+    workspaces: dict[int, Any] = {}
+    for part in parts:
+        memory = []
+        for argument in part.arguments:
+            place = argument.operand.workspace
+            known = [a.operand for a in whole.arguments]
+            if argument.operand in known:
+                memory.append(arrays[known.index(argument.operand)])
+                continue
+            if argument.operand.is_output:
+                pairs = zip(part.extents, argument.strides, strict=True)
+                count = math.prod(e for e, s in pairs if s)
+                workspaces[place] = np.zeros(count, interpret.storage_dtype(argument.operand.dtype))
+            memory.append(workspaces[place])
+        strides = [a.strides for a in part.arguments]
+        interpret.run(part.kernel, memory, (), part.extents, strides, part.chunk)
+
+
+def _named(lowered: Lowered) -> Lowered:
+    """The same with operands that can be told apart."""
+    arguments = tuple(
+        replace(a, operand=replace(a.operand, offset_elems=0, workspace=1000 + i))
+        for i, a in enumerate(lowered.arguments)
+    )
+    return replace(lowered, arguments=arguments)
+
+
+def _column_softmax(dtype: D, points: int, columns: int) -> Lowered:
+    kernel = hand.softmax(dtype, ("r", "i"))
+    return _lowered(kernel, (points, columns), ((columns, 1), (columns, 1)))
+
+
+def _long_kernels() -> dict[str, Lowered]:
+    return {
+        "columns": _column_softmax(D.Float, 700, 40),
+        "half-columns": _column_softmax(D.Half, 700, 40),
+        "rows": _softmax(2, 9000, D.Float),
+        "channels": _channels(D.BFloat16, 5, 3, 264),
+    }
+
+
+@pytest.mark.parametrize("name", list(_long_kernels()))
+def test_kernels_of_single_stages_do_what_the_whole_kernel_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = _named(_long_kernels()[name])
+    # Rows can't be held, and blocks needn't move much.
+    device = replace(_TINY, arch="sm_86", sm_count=64, shared_per_block_bytes=4 << 10)
+    monkeypatch.setattr(choose, "_CUT_FROM_BYTES", 0)
+    monkeypatch.setattr(choose, "_is_held", lambda lowered, schedule: False)
+    parts = choose.parts(lowered, device)
+    assert len(parts) >= len(lowered.kernel.stages)
+    assert all(len(part.kernel.stages) == 1 for part in parts)
+    rng = np.random.default_rng(0)
+    arrays = []
+    for buffer, argument in zip(lowered.kernel.buffers, lowered.arguments, strict=True):
+        pairs = zip(argument.strides, lowered.extents, strict=True)
+        count = 1 + sum(s * (e - 1) for s, e in pairs)
+        arrays.append(hand.memory(buffer.dtype, count, rng))
+    whole = [a.copy() for a in arrays]
+    strides = [a.strides for a in lowered.arguments]
+    interpret.run(lowered.kernel, whole, (), lowered.extents, strides)
+    _interpreted(parts, arrays, lowered)
+    for got, want, buffer in zip(arrays, whole, lowered.kernel.buffers, strict=True):
+        x, y = (interpret.from_storage(a, buffer.dtype) for a in (got, want))
+        # Workspaces are float32; the interpreter alone computes in float64.
+        limit = max(TOLERANCE[buffer.dtype], 2e-6)
+        np.testing.assert_allclose(x, y, rtol=limit, atol=limit)
+
+
+def test_stages_are_cut_where_rows_alone_leave_most_sms_idle() -> None:
+    channels_last = _column_softmax(D.BFloat16, 200_704, 256)
+    parts = choose.parts(channels_last, H200)
+    assert len(parts) == 5
+    grids = [_schedule(part, H200).launch for part in parts]
+    assert all(isinstance(g, CudaLaunch) for g in grids)
+    assert parts[-1].kernel.reduction_axes == ()
+    # Enough columns; little to do; rows held on chip.
+    for whole in (
+        _column_softmax(D.BFloat16, 16384, 16384 * 2),
+        _column_softmax(D.BFloat16, 64, 256),
+        _softmax(8, 16384),
+        _softmax(4096, 131072),
+    ):
+        assert choose.parts(whole, H200) == (whole,)
+
+
+def test_a_float_bias_leaves_half_data_whole_vectors() -> None:
+    b = hand.Builder(("i", "i"))
+    x, bias = b.buffer(D.BFloat16, "d1"), b.buffer(D.Float, "01")
+    y = b.buffer(D.BFloat16, "d1", is_output=True)
+    total = b.node("add", D.Float, b.load(x), b.load(bias))
+    out = b.cast(total, D.BFloat16)
+    kernel = b.kernel("bias", [hand.stage(range(out + 1), stores=[(y, out)])])
+    lowered = _lowered(kernel, (37, 72), ((72, 1), (0, 1), (72, 1)))
+    schedule = _schedule(lowered, H200).schedule
+    assert isinstance(schedule, CudaPointwise)
+    assert (schedule.vector, schedule.vectorized) == (8, (True, True, True))
+    _run(lowered, H200)

@@ -52,6 +52,8 @@ class Body:
         self.base: dict[int, str] = {b: f"b{b}" for b in range(len(kernel.buffers))}
         self.varies = varying_axes(kernel)
         self.after_reduce = reduce_dependent(kernel)
+        # Extents, as text, that are divided by through an `fd_divider` of this name.
+        self.dividers: dict[str, str] = {}
         self.declared: set[int] = set()
         # Declared values that are arrays over the lanes of a vector.
         self.arrays: set[int] = set()
@@ -164,12 +166,17 @@ class Body:
         rest = source
         for place, axis in reversed(list(enumerate(axes))):
             steps = extent.get(axis, f"(uindex_t)e{axis}")
-            value = f"{rest} % {steps}" if place else rest
+            quotient, value = f"{rest} / {steps}", f"{rest} % {steps}" if place else rest
+            if place and steps in self.dividers:
+                quotient = f"{self.dividers[steps]}.divide({rest})"
+                self.line(f"const uindex_t rest{axis} = {quotient};")
+                value = f"{rest} - rest{axis} * {steps}"
             if axis == self.innermost and self.vector > 1:
                 value = f"({value}) * {self.vector}" if place else f"{value} * {self.vector}"
             self.line(f"{declare}{self.index[axis]} = {value};")
             if place:
-                self.line(f"const uindex_t rest{axis} = {rest} / {steps};")
+                if steps not in self.dividers:
+                    self.line(f"const uindex_t rest{axis} = {quotient};")
                 rest = f"rest{axis}"
 
     def address(self, b: int, axes: Iterable[int], lane: str = "0") -> str:

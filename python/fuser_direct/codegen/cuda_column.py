@@ -17,6 +17,7 @@ from fuser_direct.codegen.cuda_reduction import (
     begin_buffers,
     combine,
     declare_accumulator,
+    declare_dividers,
     needs_index,
     points_range,
     units,
@@ -35,6 +36,7 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
     body.uniform_values()
     _begin_columns(body, schedule)
     points_range(body, 1, "active")
+    declare_dividers(body)
     body.outer_values(kernel.prologue, (), lanes=True)
     body.declare_shared(shared_bytes(kernel, schedule))
     walk = _Walk(body, schedule)

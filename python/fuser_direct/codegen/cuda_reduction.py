@@ -47,6 +47,15 @@ def points_range(body: Body, vector: int, active: str | None) -> None:
     body.line(f"const uindex_t end = {f'!{active} ? begin : {end}' if active else end};")
 
 
+def declare_dividers(body: Body) -> None:
+    """Prepares the divisions that find the place of each unit along the reduction axes."""
+    axes = body.kernel.reduction_axes
+    for axis in axes[1:]:
+        extent = "steps" if axis == axes[-1] else f"(uindex_t)e{axis}"
+        body.line(f"const fd_divider<uindex_t> by{axis}({extent});")
+        body.dividers[extent] = f"by{axis}"
+
+
 def declare_accumulator(body: Body, n: int, lanes: int = 0) -> None:
     """Declares the accumulator of reduce node `n`, an array where `lanes` isn't 0."""
     node = body.kernel.nodes[n]

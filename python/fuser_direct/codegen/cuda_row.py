@@ -18,11 +18,12 @@ from fuser_direct.codegen.cuda_reduction import (
     accumulate,
     begin_buffers,
     declare_accumulator,
+    declare_dividers,
     needs_index,
     points_range,
     units,
 )
-from fuser_direct.codegen.cuda_row_exchange import Exchange
+from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
 from fuser_direct.ir.kernel import Kernel, Stage
 from fuser_direct.schedulers.schedule import CudaRow
 
@@ -49,6 +50,7 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     _begin_policy(body, schedule)
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
+    declare_dividers(body)
     body.outer_values(kernel.prologue, ())
     walk = _Walk(body, schedule, exchange)
     walk.hold()
@@ -62,13 +64,18 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
 def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
     """Shared memory for the held part of a block's rows, in bytes; exchanges need some more."""
     body = Body(kernel, schedule.vector, schedule.vectorized)
-    each = sum(_slot_bytes(body, n) for n in held_loads(body) if _is_copyable(body, n))
+    held = (n for n in held_loads(body) if _is_copyable(body, n, schedule.bulk))
+    each = sum(_slot_bytes(body, n) for n in held)
     return each * schedule.shared * schedule.threads * schedule.rows_per_block
 
 
 def is_streamed(kernel: Kernel, b: int) -> bool:
     """Whether each element of buffer `b` is read at one point only."""
-    moves = (s != 0 for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True) if kind != "s")
+    moves = (
+        s != 0
+        for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True)
+        if kind != "s"
+    )
     return not kernel.buffers[b].is_output and all(moves)
 
 
@@ -95,11 +102,12 @@ def _slot_bytes(body: Body, n: int) -> int:
     return expr.itemsize_bytes(body.load_dtype(n)) * body.vector
 
 
-def _is_copyable(body: Body, n: int) -> bool:
+def _is_copyable(body: Body, n: int, in_bulk: bool) -> bool:
     """Whether an asynchronous copy can move a vector of load `n`."""
+    sizes = (16,) if in_bulk else (4, 8, 16)
     b = body.kernel.nodes[n].attr
     assert isinstance(b, int)
-    return body.is_lane(n) and body.vectorized[b] and _slot_bytes(body, n) in (4, 8, 16)
+    return body.is_lane(n) and body.vectorized[b] and _slot_bytes(body, n) in sizes
 
 
 def _begin_edges(body: Body, schedule: CudaRow) -> None:
@@ -116,7 +124,7 @@ def _begin_edges(body: Body, schedule: CudaRow) -> None:
 
 
 def _begin_policy(body: Body, schedule: CudaRow) -> None:
-    """Has loads of buffers that are read once keep their lines in L2, where the schedule asks so."""
+    """Has loads of buffers that are read once keep their lines in L2, if the schedule asks so."""
     if schedule.evict_last:
         streamed = (b for b in range(len(body.kernel.buffers)) if is_streamed(body.kernel, b))
         body.under_policy = frozenset(streamed)
@@ -177,7 +185,7 @@ class _Walk:
         self.parts = [part for part in parts if part.count]
         self.held = held_loads(body) if self.parts else []
         if schedule.shared:
-            self.held = [n for n in self.held if _is_copyable(body, n)]
+            self.held = [n for n in self.held if _is_copyable(body, n, schedule.bulk)]
         loads = moving_loads(body)
         self.own = [[n for n in each if n not in self.held] for each in loads]
         taken = schedule.persistent * sum(body.load_words(n) for n in self.held) + _MATH_REGISTERS
@@ -222,8 +230,8 @@ class _Walk:
                 body.line(f"{letter}{n}[u] = {body.load(n, self.axes)};")
 
     def _copy_to_shared(self, part: _Part) -> None:
-        """Begins copies of the held loads into the thread's own slots, one group a unit, so that the
-        first pass can start on the first.
+        """Begins copies of the held loads into the thread's own slots, one group a unit, so that
+        the first pass can start on the first.
         """
         body, offset = self.body, 0
         body.declare_shared(shared_bytes(self.kernel, self.schedule))
@@ -238,6 +246,9 @@ class _Walk:
                 f"b{self.kernel.nodes[n].attr}",
             )
             offset += part.count * threads * each
+        if self.schedule.bulk:
+            self._copy_in_bulk(part)
+            return
         first, close = self._first(part), "fd_commit_copies();"
         with units(body, first, part.count, self.step, closing=close):
             for n in self.held:
@@ -248,6 +259,31 @@ class _Walk:
                     f"fd_copy_async<{_slot_bytes(body, n)}>({self._slot(n, 'u')}, "
                     f"{body.address(b, self.axes)}{policy});"
                 )
+
+    def _copy_in_bulk(self, part: _Part) -> None:
+        """Begins copies of the block's units by its first thread, with a barrier for each unit of
+        all its threads.
+        """
+        body, threads = self.body, self.schedule.threads
+        bytes_each = sum(_slot_bytes(body, n) for n in self.held)
+        body.line(f"__shared__ unsigned long long arrived[{part.count}];")
+        with body.block("if (threadIdx.x == 0)"):
+            body.line(f"fd_barrier_init(arrived, {part.count});")
+            with units(body, self._first(part), part.count, self.step):
+                left = "(unsigned int)(end - unit)"
+                body.line(
+                    f"const unsigned int count = end - unit < {threads} ? {left} : {threads};"
+                )
+                body.line(f"fd_barrier_expect(&arrived[u], count * {bytes_each});")
+                for n in self.held:
+                    b = self.kernel.nodes[n].attr
+                    assert isinstance(b, int)
+                    policy = ", policy" if b in body.under_policy else ""
+                    body.line(
+                        f"fd_copy_bulk({self._slot(n, 'u')}, {body.address(b, self.axes)}, "
+                        f"count * {_slot_bytes(body, n)}, &arrived[u]{policy});"
+                    )
+        body.line("__syncthreads();", "the barriers can be waited for")
 
     def _slot(self, n: int, u: str) -> str:
         threads = self.schedule.threads * self.schedule.rows_per_block
@@ -291,7 +327,7 @@ class _Walk:
 
     def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]
-        if number:
+        if number and self.schedule.threads % WARP == 0:
             self.body.line("fd_keep_index(x);")
         if number and self.schedule.shared:
             self.body.line("fd_forget();", "unpack again")
@@ -323,10 +359,13 @@ class _Walk:
         # The first pass may use the floats it unpacks as they are.
         kept = [packs[n] for n in stage.loop if n in self.held] if number else []
         opening = ""
-        if part.is_shared and not self.copies_done:
+        waits = part.is_shared and not self.copies_done
+        if waits and not self.schedule.bulk:
             opening = f"fd_wait_copies({part.count - 1} - ({u}));"
 
         def read_slots() -> None:
+            if waits and self.schedule.bulk:
+                body.line(f"fd_barrier_wait(&arrived[{u}]);")
             for n in stage.loop:
                 if part.is_shared and n in self.held:
                     kind = expr.storage_type(body.load_dtype(n))

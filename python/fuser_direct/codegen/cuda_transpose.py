@@ -1,5 +1,5 @@
-"""CUDA text of kernels whose buffers are contiguous along different axes (`CudaTranspose`), one element
-at a time.
+"""CUDA text of kernels whose buffers are contiguous along different axes (`CudaTranspose`), one
+element at a time.
 
 A block treats one tile of tile x tile elements over the axes (other, inner), at one point of all
 further axes. Math runs with neighbouring threads along `inner`. Loads from buffers that are

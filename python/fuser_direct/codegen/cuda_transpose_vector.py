@@ -1,10 +1,10 @@
 """CUDA text of transposing kernels that move vectors on both sides (`CudaTranspose`, vector > 1).
 
-Elements of buffers that are contiguous along `other` lie in shared memory as rows along `other`, one
-row for each element of the innermost axis, in chunks of 16 bytes that are swapped so that neither
-side meets a bank twice. A thread's piece of math is `vector` elements along the innermost axis by as
-many along `other` as a 32-bit word of the narrowest turned type holds: it reads and writes tiles by
-words, and turns them in registers.
+Elements of buffers that are contiguous along `other` lie in shared memory as rows along `other`,
+one row for each element of the innermost axis, in chunks of 16 bytes that are swapped so that
+neither side meets a bank twice. A thread's piece of math is `vector` elements along the innermost
+axis by as many along `other` as a 32-bit word of the narrowest turned type holds: it reads and
+writes tiles by words, and turns them in registers.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class _Tile:
             with self._turned_vectors():
                 for n in self.turned_loads:
                     b = self._buffer(n)
-                    body.line(f"fd_put_pack<{self._storage(b)}, {across}>({self._slot(b)}, g{n}[u]);")
+                    body.line(
+                        f"fd_put_pack<{self._storage(b)}, {across}>({self._slot(b)}, g{n}[u]);"
+                    )
             body.line("__syncthreads();")
         with self._pieces():
             self._math()
@@ -158,9 +160,7 @@ class _Tile:
 
     def _slot(self, b: int) -> str:
         kind, shape = self._storage(b), f"{self.schedule.vector}, {self.schedule.tile}"
-        return (
-            f"reinterpret_cast<{kind}*>(t{b} + fd_tile_offset<{kind}, {shape}>(row, column))"
-        )
+        return f"reinterpret_cast<{kind}*>(t{b} + fd_tile_offset<{kind}, {shape}>(row, column))"
 
     def _read_across(self, b: int) -> str:
         kind, across = self._storage(b), self.schedule.across
@@ -223,8 +223,10 @@ class _Tile:
             body.line(f"fd_pack<{words}> p{n}[{self.piece}];")
             body.line(f"fd_turn_in<{self._turn(b)}>(t{b}, row, column, p{n});")
         for s in self.turned_stores:
-            body.line(f"fd_pack<{expr.words(self.kernel.buffers[s.buffer].dtype, vector)}> "
-                      f"w{s.buffer}[{self.piece}] = {{}};")
+            body.line(
+                f"fd_pack<{expr.words(self.kernel.buffers[s.buffer].dtype, vector)}> "
+                f"w{s.buffer}[{self.piece}] = {{}};"
+            )
         packs = {n: f"p{n}[u][c]" for n in self.direct_loads}
         packs |= {n: f"p{n}[c]" for n in self.turned_loads}
         with self._columns():

@@ -14,7 +14,16 @@ from functools import cache
 from importlib import resources
 
 # In the order in which blocks are pasted: each uses only what stands above it.
-_FILES = ("memory.cuh", "complex.cuh", "math.cuh", "fast_math.cuh", "philox.cuh", "reduce.cuh")
+_FILES = (
+    "memory.cuh",
+    "copies.cuh",
+    "tile.cuh",
+    "complex.cuh",
+    "math.cuh",
+    "fast_math.cuh",
+    "philox.cuh",
+    "reduce.cuh",
+)
 _OPENING = re.compile(r"^//- ([\w ]+?)(?: \[(\w+)\])?$", re.MULTILINE)
 _NAME = re.compile(r"\bfd_\w+")
 

@@ -249,20 +249,23 @@ def can_split(kernel: Kernel) -> bool:
     )
 
 
-def split(lowered: Lowered, chunk: int) -> tuple[Lowered, Lowered]:
+def split(lowered: Lowered, chunk: int, workspace: int = 0) -> tuple[Lowered, Lowered]:
     """Two kernels for one: partial results of `chunk` points each, then their reduction and what
     follows it.
 
     The partial results lie in a workspace [splits, reductions..., rows] of the accumulator's type:
-    operands whose tensor is None, one a reduction, in order.
+    operands whose tensor is None, one a reduction, numbered from `workspace` on.
     """
     kernel = lowered.kernel
     splits = -(-lowered.reduced_elems // chunk)
     reduces = kernel.stages[0].reduces
     row_axes = kernel.iteration_axes
     row_sizes = tuple(lowered.extents[a] for a in row_axes)
-    dense = _dense_strides((splits, *row_sizes))
-    workspaces = [Operand(None, _accumulator(kernel.nodes[n].dtype), (), True) for n in reduces]
+    dense = dense_strides((splits, *row_sizes))
+    workspaces = [
+        Operand(None, accumulator(kernel.nodes[n].dtype), (), True, workspace=workspace + i)
+        for i, n in enumerate(reduces)
+    ]
     partial = _partial_kernel(lowered, chunk, splits, dense, workspaces)
     finish = _finish_kernel(lowered, splits, row_sizes, dense, workspaces)
     return partial, finish
@@ -290,12 +293,12 @@ def _partial_kernel(
         elif node.op == INDEX:
             node = replace(node, attr=node.number + 1)
         elif number in reduces:
-            node = replace(node, dtype=_accumulator(node.dtype))
+            node = replace(node, dtype=accumulator(node.dtype))
         nodes.append(node)
-    keep = _reachable(nodes, reduces)
-    nodes, numbers = _compact(nodes, keep)
+    keep = reachable(nodes, reduces)
+    nodes, numbers = compact(nodes, keep)
     stores = [(len(inputs) + i, numbers[n]) for i, n in enumerate(reduces)]
-    return _assemble(
+    return assemble(
         lowered,
         kernel.name + "_partial",
         ("s", *kernel.axes),
@@ -346,8 +349,8 @@ def _finish_kernel(
         args = tuple(-a - 2 if a < 0 else a + len(added) for a in node.args)
         shifted.append(replace(node, args=args))
     row_stores = [(s.buffer, s.node + len(added)) for s in kernel.stages[0].row_stores]
-    keep = _reachable(shifted, [n for _, n in row_stores])
-    compacted, numbers = _compact(shifted, keep)
+    keep = reachable(shifted, [n for _, n in row_stores])
+    compacted, numbers = compact(shifted, keep)
     used = sorted(
         {n.number for n in compacted if n.op in (LOAD, GATHER)} | {b for b, _ in row_stores}
     )
@@ -355,7 +358,7 @@ def _finish_kernel(
         replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in compacted
     ]
     stores = [(used.index(b), numbers[n]) for b, n in row_stores]
-    return _assemble(
+    return assemble(
         lowered,
         kernel.name + "_finish",
         axes,
@@ -367,7 +370,7 @@ def _finish_kernel(
     )
 
 
-def _assemble(
+def assemble(
     lowered: Lowered,
     name: str,
     axes: tuple[AxisKind, ...],
@@ -390,7 +393,7 @@ def _assemble(
     return Lowered(kernel, extents, tuple(arguments), sources, chunk)
 
 
-def _reachable(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
+def reachable(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -401,19 +404,20 @@ def _reachable(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _compact(nodes: Sequence[Node], keep: list[int]) -> tuple[list[Node], dict[int, int]]:
+def compact(nodes: Sequence[Node], keep: list[int]) -> tuple[list[Node], dict[int, int]]:
     """The kept nodes, renumbered, and the new number of each."""
     numbers = {old: new for new, old in enumerate(keep)}
     kept = [replace(nodes[n], args=tuple(numbers[a] for a in nodes[n].args)) for n in keep]
     return kept, numbers
 
 
-def _accumulator(dtype: DataType) -> DataType:
+def accumulator(dtype: DataType) -> DataType:
     """The type partial results are kept in: half types would round at each step."""
     return DataType.Float if INFO[dtype].is_half else dtype
 
 
-def _dense_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+def dense_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides of a dense tensor."""
     strides = []
     step = 1
     for size in reversed(sizes):

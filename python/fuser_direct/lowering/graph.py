@@ -58,6 +58,7 @@ class Operand:
     offset_elems: from the tensor's first element to the one at index 0 of all axes.
     alignment_bytes: largest power of two up to 64 that divides that element's address.
     is_conditional: some loads of it are guarded or at computed places.
+    workspace: where tensor is None, which of the call's memory between kernels it is.
     """
 
     tensor: TensorView | None
@@ -67,6 +68,7 @@ class Operand:
     alignment_bytes: int = 64
     offset_elems: int = 0
     is_conditional: bool = False
+    workspace: int = 0
 
 
 @dataclass

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.lowering.canonical import Lowered, split
+from fuser_direct.lowering.stages import cut_stages
 from fuser_direct.schedulers import cpu, cuda_reduction
 from fuser_direct.schedulers.contract import (
     CpuDevice,
@@ -30,14 +31,49 @@ CUDA_SCHEDULERS: tuple[CudaScheduler, ...] = (
 )
 
 
+# A kernel of several stages that leaves SMs idle is cut into one kernel a stage where each of its
+# blocks moves at least this much: below, the launches cost more than the idle SMs.
+_CUT_FROM_BYTES = 256 << 10
+
+
 def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ...]:
-    """The kernel itself, or the two kernels of a reduction that is worth splitting."""
-    chunk = (
-        cpu.split_chunk(lowered)
-        if isinstance(device, CpuDevice)
-        else cuda_reduction.split_chunk(lowered, device)
-    )
-    return split(lowered, chunk) if chunk else (lowered,)
+    """The kernel itself; or the kernels of its stages; each of them cut in two if its reduction is
+    worth spreading over more blocks.
+    """
+    if isinstance(device, CpuDevice):
+        chunk = cpu.split_chunk(lowered)
+        return split(lowered, chunk) if chunk else (lowered,)
+    found: list[Lowered] = []
+    stages = cut_stages(lowered) if _leaves_idle(lowered, device) else (lowered,)
+    workspaces = sum(len(stage.reduces) for stage in lowered.kernel.stages)
+    for part in stages:
+        chunk = cuda_reduction.split_chunk(part, device)
+        found += split(part, chunk, workspaces) if chunk else (part,)
+        workspaces += len(part.kernel.stages[0].reduces)
+    return tuple(found)
+
+
+def _leaves_idle(lowered: Lowered, device: CudaDevice) -> bool:
+    """Whether a kernel of several stages has too few rows to fill the SMs, and rows too long to be
+    held on chip.
+    """
+    kernel = lowered.kernel
+    if len(kernel.stages) < 2 or not kernel.reduction_axes or lowered.rows == 0:
+        return False
+    made = schedule(lowered, device, LaunchConstraints(), ())
+    assert isinstance(made.launch, CudaLaunch)
+    blocks = made.launch.grid[0]
+    if blocks >= device.sm_count or lowered.moved_bytes < blocks * _CUT_FROM_BYTES:
+        return False
+    return not _is_held(lowered, made.schedule)
+
+
+def _is_held(lowered: Lowered, schedule: object) -> bool:
+    """Whether whole rows stay on chip between stages."""
+    if not isinstance(schedule, CudaRow):
+        return False
+    held = (schedule.shared + schedule.persistent) * schedule.threads * schedule.cluster
+    return held * schedule.vector >= lowered.reduced_elems
 
 
 def schedule(
@@ -64,10 +100,13 @@ def schedule(
 
 
 def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
-    """The two kernels of a split reduction overlap the second's launch with the first's end (1.4 us on an H200).
+    """The two kernels of a split reduction overlap the second's launch with the first's end (1.4 us
+    on an H200).
 
-    A finish by the last block of a single kernel would save about as much, but needs a counter that is zero at each
-    launch: memory of its own for every call that may be under way, on any stream or in a graph. The second kernel needs nothing.
+    A finish by the last block of a single kernel would save about as much, but needs a counter that
+    is zero at each
+    launch: memory of its own for every call that may be under way, on any stream or in a graph. The
+    second kernel needs nothing.
     """
     schedule, launch = made.schedule, made.launch
     if not device.has_clusters or not isinstance(schedule, CudaRow | CudaColumn):
@@ -77,5 +116,7 @@ def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
         return replace(made, schedule=replace(schedule, leads=True))
     # Only the second kernel of a split reads memory that belongs to no tensor.
     if any(a.operand.tensor is None and not a.operand.is_output for a in made.lowered.arguments):
-        return replace(made, schedule=replace(schedule, follows=True), launch=replace(launch, early=True))
+        return replace(
+            made, schedule=replace(schedule, follows=True), launch=replace(launch, early=True)
+        )
     return made

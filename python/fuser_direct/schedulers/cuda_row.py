@@ -1,4 +1,6 @@
-"""Rows on CUDA (the innermost axis is reduced): threads a row, and where a row is kept between stages."""
+"""Rows on CUDA (the innermost axis is reduced): threads a row, and where a row is kept between
+stages.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from fuser_direct.schedulers.vectorize import (
 
 # Registers of a thread for indices and math beside a held row.
 _MATH_REGISTERS = 40
-# 32-bit words of a row that a thread may hold in registers, by threads of its block. More spills, which
-# costs more than reading again.
+# 32-bit words of a row that a thread may hold in registers, by threads of its block. More spills,
+# which costs more than reading again.
 _HELD_WORDS = {512: 64, 1024: 24}
 # Words a thread holds in registers beside its part in shared memory.
 _OVERFLOW_WORDS = 12
@@ -30,23 +32,36 @@ _OVERFLOW_WORDS = 12
 _SHARED_RESERVE = 3 << 10
 # Largest cluster that every GPU with clusters takes.
 _MAX_CLUSTER = 8
-# Least vectors a block of a cluster is worth: below, the exchange between blocks costs more than the loads.
+# Least vectors a block of a cluster is worth: below, the exchange between blocks costs more than
+# the loads.
 _MIN_CLUSTER_UNITS = 256
+# The same for a pair of blocks, which halves less than it costs on short rows.
+_MIN_PAIR_UNITS = 1024
+# Small blocks of clusters that hold rows in registers: so many an SM, with so many registers for
+# all else.
+_SMALL_BLOCKS = 4
+_LITTLE_MATH_REGISTERS = 16
+# Vectors a thread holds at most: the text of each is written out.
+_MOST_UNROLLED = 32
 # Clusters of four and more leave some SMs of uneven groups out (124 of an H200's 132 are reached).
 _CLUSTER_SMS = 0.94
-# With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let more
-# blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
+# With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let
+# more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
 _QUICK_ROW_BYTES = 16 << 10
-# Whether rows are read under the L2 policy "evict last". Measured on an H200 in a chain of four row and
-# pointwise kernels without a flush: 330 us with it, 336 without; single kernels 1 to 4 % faster.
+# Whether rows are read under the L2 policy "evict last". Measured on an H200 in a chain of four row
+# and pointwise kernels without a flush: 330 us with it, 336 without; single kernels 1 to 4 %
+# faster.
 EVICT_LAST = True
+# Whether shared memory is filled by bulk copies where they can: they take the policy too.
+BULK_COPIES = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What decides where a row goes: `units` vectors; each of them takes `words` 32-bit words in registers, and
-    `copied_bytes` in shared memory (0 if copies can't fill it)."""
+    """What decides where a row goes: `units` vectors; each of them takes `words` 32-bit words in
+    registers, and `copied_bytes` in shared memory (0 if copies can't fill it).
+    """
 
     rows: int
     units: int
@@ -56,12 +71,13 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Threads a block, blocks a row, and vectors a thread holds in shared memory and in registers."""
+    """Threads a block, blocks a row, vectors a thread holds in shared memory and in registers."""
 
     threads: int
     cluster: int = 1
     shared: int = 0
     registers: int = 0
+    blocks_per_sm: int = 0
 
     @property
     def held(self) -> int:
@@ -72,9 +88,10 @@ class _Place:
 class CudaRowScheduler:
     """The innermost axis is reduced: a group of threads walks each row.
 
-    If several stages read a row, it stays on chip between them: in registers while that leaves room for two blocks an SM, then in
-    shared memory, then in both, then spread over a cluster of SMs; what still doesn't fit is read again. Sizes as
-    measured on an H200: 32 threads up to 160 vectors, then a quarter of the vectors up to 512 threads.
+    If several stages read a row, it stays on chip between them: in registers while that leaves room
+    for two blocks an SM, then in shared memory, then in both, then spread over a cluster of SMs;
+    what still doesn't fit is read again. Sizes as measured on an H200: 32 threads up to 160
+    vectors, then a quarter of the vectors up to 512 threads.
     """
 
     def accepts(self, lowered: Lowered) -> str | None:
@@ -98,6 +115,7 @@ class CudaRowScheduler:
         rows_per_block = max(128 // threads, 1) if threads <= 32 else 1
         rows_per_block = min(rows_per_block, power_of_two_at_least(max(lowered.rows, 1)))
         unroll = 1 if place.held >= row.units else min(4, ceil_div(row.units, threads))
+        bulk = BULK_COPIES and _copies_in_bulk(lowered, row, place, rows_per_block, device)
         schedule = CudaRow(
             vector,
             threads,
@@ -108,13 +126,19 @@ class CudaRowScheduler:
             index_bits(lowered),
             place.shared,
             # Asynchronous copies under this policy stopped with "illegal instruction" on an H200.
-            EVICT_LAST and not place.shared,
+            EVICT_LAST and (not place.shared or bulk),
             place.cluster,
-            edges=edges,
+            place.blocks_per_sm,
+            edges,
+            bulk,
         )
         blocks = max(ceil_div(lowered.rows, rows_per_block), 1) * place.cluster
         launch = CudaLaunch((blocks, 1, 1), (threads, rows_per_block, 1), place.cluster)
-        kind = SchedulerType.inner_persistent if len(lowered.kernel.stages) > 1 else SchedulerType.reduction
+        kind = (
+            SchedulerType.inner_persistent
+            if len(lowered.kernel.stages) > 1
+            else SchedulerType.reduction
+        )
         reason = (
             f"{lowered.rows} rows of {row.units} vectors of {vector}, {threads} threads a "
             f"{'block' if place.cluster > 1 else 'row'}, {_where(place, row)}"
@@ -123,9 +147,7 @@ class CudaRowScheduler:
         return Scheduled(lowered, kind, schedule, launch, reason)
 
 
-def _describe(
-    lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges: bool
-) -> _Row:
+def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges: bool) -> _Row:
     # A row may begin with the last element of a vector.
     outside = vector - 1 if edges else 0
     units = max(ceil_div(row_elems(lowered) + outside, vector), 1)
@@ -135,6 +157,23 @@ def _describe(
     # A load that copies can't fill would be read again by each stage.
     bytes_each = sum(copied) if len(copied) == len(reused) else 0
     return _Row(lowered.rows, units, sum(max(s // 4, 1) for s in sizes.values()), bytes_each)
+
+
+def _copies_in_bulk(
+    lowered: Lowered, row: _Row, place: _Place, rows_per_block: int, device: CudaDevice
+) -> bool:
+    """Whether the part in shared memory may be filled by bulk copies: sm_90, whole vectors that
+    follow one another.
+    """
+    return (
+        device.has_clusters
+        and place.shared > 0
+        and rows_per_block == 1
+        and len(lowered.kernel.reduction_axes) == 1
+        and row.copied_bytes == 4 * row.words
+        and row.copied_bytes % 16 == 0
+        and row.words == 4 * len(reused_loads(lowered))
+    )
 
 
 def _where(place: _Place, row: _Row) -> str:
@@ -173,7 +212,12 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
     held = ceil_div(row.units, threads)
     blocks = 1 if few else 2
     fits_shared = 0 < row.copied_bytes * row.units <= _QUICK_ROW_BYTES
-    if not few and row.rows <= _QUICK_ROWS_PER_SM * device.sm_count and fits_shared and threads > 32:
+    if (
+        not few
+        and row.rows <= _QUICK_ROWS_PER_SM * device.sm_count
+        and fits_shared
+        and threads > 32
+    ):
         return _Place(threads, shared=held)
     if _fits_registers(row, threads, held, blocks, device):
         return _Place(threads, registers=held)
@@ -184,10 +228,10 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
             return _Place(threads, shared=shared)
     if _fits_registers(row, 512, ceil_div(row.units, 512), 1, device):
         return _Place(512, registers=ceil_div(row.units, 512))
-    if device.has_clusters and row.copied_bytes:
-        cluster = _least_cluster(row, device)
-        if cluster:
-            return _in_cluster(row, device, cluster)
+    if device.has_clusters:
+        place = _least_cluster(row, device)
+        if place is not None:
+            return place
     return _part_of_row(row, device)
 
 
@@ -217,11 +261,13 @@ def _part_of_row(row: _Row, device: CudaDevice) -> _Place:
 
 
 def _spread(row: _Row, device: CudaDevice) -> int:
-    """Blocks a row when there are fewer rows than SMs: as many as the SMs allow and the row's length pays for."""
+    """Blocks a row when there are fewer rows than SMs: as many as the SMs allow and the row's
+    length pays for.
+    """
     wanted = min(device.sm_count // max(row.rows, 1), row.units // _MIN_CLUSTER_UNITS, _MAX_CLUSTER)
-    if wanted < 4 or not _is_held(row, _in_cluster(row, device, wanted)):
-        return 1
-    return 1 << max(wanted, 1).bit_length() - 1
+    wanted = 1 << max(wanted, 1).bit_length() - 1
+    is_worth_it = wanted >= 4 or row.units >= 2 * _MIN_PAIR_UNITS
+    return wanted if is_worth_it and _is_held(row, _in_cluster(row, device, wanted)) else 1
 
 
 def _is_held(row: _Row, place: _Place) -> bool:
@@ -235,7 +281,9 @@ def _half_sm(device: CudaDevice) -> int:
 
 
 def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
-    """The share of each block of a cluster: in registers if it is small, else in shared memory and registers."""
+    """The share of each block of a cluster: in registers if it is small, else in shared memory and
+    registers.
+    """
     units = ceil_div(row.units, cluster)
     threads = min(max(round_up(ceil_div(units, 2), 32), 64), 512)
     held = ceil_div(units, threads)
@@ -245,21 +293,46 @@ def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
     return _Place(threads, cluster, shared, held - shared)
 
 
-def _least_cluster(row: _Row, device: CudaDevice) -> int:
-    """The fewest blocks a row such that two of them fit an SM, or more where that fills the last wave better; 0 if the
-    largest cluster is too small. One block an SM isn't enough: while its peers finish, its SM would idle.
+def _least_cluster(row: _Row, device: CudaDevice) -> _Place | None:
+    """The fewest blocks a row such that two of them fit an SM, or more where that fills the last
+    wave better; None if the largest cluster is too small. One block an SM isn't enough: while its
+    peers finish, its SM would idle.
+
+    From four blocks on, small blocks that hold their share in registers are as good or better if
+    they fill the waves as well (hand-written kernels on an H200, batch norm 256x256x28x28: 65 us,
+    70 from shared memory).
     """
-    best, best_cost = 0, 0.0
-    for cluster in (2, 4, 8):
+    best, best_cost = None, 0.0
+    for cluster in (2, 4, 8) if row.copied_bytes else ():
         place = _in_cluster(row, device, cluster)
         if not _is_held(row, place):
             continue
         block_bytes = place.threads * place.shared * row.copied_bytes + 1024
         per_sm = max((device.shared_per_block_bytes + 1024) // block_bytes, 1)
-        sms = device.sm_count * (1.0 if cluster == 2 else _CLUSTER_SMS)
-        resident = max(int(sms * min(per_sm, 2048 // place.threads) / cluster), 1)
-        # Rows' worth of time: whole waves of resident clusters.
-        cost = ceil_div(max(row.rows, 1), resident) * resident
-        if not best or cost < 0.9 * best_cost:
-            best, best_cost = cluster, cost
-    return best
+        cost = _waves_cost(row, device, cluster, min(per_sm, 2048 // place.threads))
+        if best is None or cost < 0.9 * best_cost:
+            best, best_cost = place, cost
+    small = _small_blocks(row, device)
+    if small is None or (best is not None and best.cluster < 4):
+        return best
+    cost = _waves_cost(row, device, small.cluster, small.blocks_per_sm)
+    return small if best is None or cost <= best_cost else best
+
+
+def _small_blocks(row: _Row, device: CudaDevice) -> _Place | None:
+    """Blocks of 128 threads that hold all they can beside little math, as many an SM as its
+    registers take.
+    """
+    words = device.registers_per_sm // (_SMALL_BLOCKS * 128) - _LITTLE_MATH_REGISTERS
+    cluster = ceil_div(row.units, 128 * (words // row.words)) if row.words <= words else 0
+    held = ceil_div(row.units, 128 * max(cluster, 1))
+    if not 2 <= cluster <= _MAX_CLUSTER or held > _MOST_UNROLLED:
+        return None
+    return _Place(128, cluster, 0, held, _SMALL_BLOCKS)
+
+
+def _waves_cost(row: _Row, device: CudaDevice, cluster: int, per_sm: int) -> float:
+    """Rows' worth of time: whole waves of resident clusters."""
+    sms = device.sm_count * (1.0 if cluster == 2 else _CLUSTER_SMS)
+    resident = max(int(sms * per_sm / cluster), 1)
+    return ceil_div(max(row.rows, 1), resident) * resident

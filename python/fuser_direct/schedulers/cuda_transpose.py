@@ -10,36 +10,50 @@ from fuser_direct.schedulers.cuda_reduction import refuse
 from fuser_direct.schedulers.schedule import CudaTranspose
 from fuser_direct.schedulers.vectorize import ceil_div, index_bits, vectorization
 
-# Below this extent a tile along an axis is mostly empty, and neighbouring threads share lines anyway.
+# Below this extent a tile along an axis is mostly empty, and neighbouring threads share lines
+# anyway.
 _MIN_EXTENT = 16
 # A line of global memory: a tile's row of single elements should fill one.
 _LINE_BYTES = 128
 # Shared memory that every block gets without asking.
 _SHARED_BYTES = 48 << 10
-# A tile of vectors: two lines a row, so that both sides move whole lines for every type of up to four bytes.
+# A tile of vectors: two lines a row, so that both sides move whole lines for every type of up to
+# four bytes.
 _ROW_BYTES = 256
 # What a thread of it moves on each side.
 _THREAD_BYTES = 64
 
 
 class CudaTransposeScheduler:
-    """A tile goes through shared memory for buffers that are contiguous along another axis than the innermost."""
+    """A tile goes through shared memory for buffers that are contiguous along another axis than the
+    innermost.
+    """
 
     def accepts(self, lowered: Lowered) -> str | None:
-        """Pointwise kernels that touch a large tensor along another axis than the one their stores follow."""
+        """Pointwise kernels that touch a large tensor along another axis than the one their stores
+        follow.
+        """
         if lowered.kernel.reduction_axes:
             return "it reduces"
-        return None if _other_axis(lowered) is not None else "all tensors are contiguous along one axis"
+        return (
+            None
+            if _other_axis(lowered) is not None
+            else "all tensors are contiguous along one axis"
+        )
 
     def schedule(
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
     ) -> Scheduled:
-        """Tiles of whole lines, as far as shared memory goes, moved by vectors where extents and addresses allow."""
+        """Tiles of whole lines, as far as shared memory goes, moved by vectors where extents and
+        addresses allow.
+        """
         refuse(constraints, "a transpose")
         other = _other_axis(lowered)
         assert other is not None
         turned = tuple(_is_turned(lowered, b, other) for b in range(len(lowered.arguments)))
-        schedule = _by_vectors(lowered, device, other, turned) or _by_elements(lowered, other, turned)
+        schedule = _by_vectors(lowered, device, other, turned) or _by_elements(
+            lowered, other, turned
+        )
         blocks = _blocks(lowered, other, schedule.tile)
         reason = f"tiles of {schedule.tile}x{schedule.tile}, {sum(turned)} tensors turned"
         if schedule.vector > 1:
@@ -118,13 +132,17 @@ def _is_vector_across(lowered: Lowered, buffer: int, other: int, across: int) ->
 
 
 def _other_axis(lowered: Lowered) -> int | None:
-    """The axis along which most bytes are contiguous, apart from the innermost, if both are long."""
+    """The axis along which most bytes are contiguous, but for the innermost, if both are long."""
     if lowered.extents[-1] < _MIN_EXTENT:
         return None
     votes: dict[int, int] = {}
     for b, argument in enumerate(lowered.arguments):
         for axis, stride in enumerate(argument.strides[:-1]):
-            if stride == 1 and argument.strides[-1] not in (0, 1) and lowered.extents[axis] >= _MIN_EXTENT:
+            if (
+                stride == 1
+                and argument.strides[-1] not in (0, 1)
+                and lowered.extents[axis] >= _MIN_EXTENT
+            ):
                 itemsize = INFO[argument.operand.dtype].itemsize_bytes
                 votes[axis] = votes.get(axis, 0) + lowered.touched_elems(b) * itemsize
     return max(votes, key=votes.__getitem__) if votes else None

@@ -1,7 +1,8 @@
-"""Schedules: how one kernel's loop nest is bound to a machine. Frozen data that code generation reads.
+"""Schedules: how one kernel's loop nest is bound to a machine. Frozen data that code generation
+reads.
 
-A schedule holds what is compiled into a kernel. What depends on sizes alone (grid, work items) is computed at launch
-by the scheduler that made it.
+A schedule holds what is compiled into a kernel. What depends on sizes alone (grid, work items) is
+computed at launch by the scheduler that made it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from fuser_direct.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CudaPointwise:
-    """No reduction. All axes are flattened, row-major, in units of `vector` elements of the innermost axis.
+    """No reduction. All axes are flattened, row-major, in units of `vector` elements of the
+    innermost axis.
 
-    Block b, thread t works on units b * threads * unroll + t + u * threads for u < unroll, all loads first; with
-    `grid_stride` it goes on by gridDim.x * threads * unroll until all are done. `vector` divides the innermost extent.
-    vectorized: for each buffer, whether its `vector` elements move by one aligned access (else one by one).
-    flat: for each buffer, whether it is dense and row-major over all axes, so that unit n is its elements n * vector on, and its
-    address waits for no division. Empty: none is.
+    Block b, thread t works on units b * threads * unroll + t + u * threads for u < unroll, all
+    loads first; with `grid_stride` it goes on by gridDim.x * threads * unroll until all are done.
+    `vector` divides the innermost extent.
+    vectorized: for each buffer, whether its `vector` elements move by one aligned access (else one
+    by one).
+    flat: for each buffer, whether it is dense and row-major over all axes, so that unit n is its
+    elements n * vector on, and its address waits for no division. Empty: none is.
     """
 
     vector: int
@@ -32,26 +36,37 @@ class CudaPointwise:
 @dataclass(frozen=True, slots=True)
 class CudaRow:
     """Innermost axis is `r`. Block (threads, rows_per_block); thread row y of block b works on row
-    b * rows_per_block + y of the flattened iteration space. The flattened reduction space is walked in units of `vector`
+    b * rows_per_block + y of the flattened iteration space. The flattened reduction space is walked
+    in units of `vector`
     elements: thread x takes units x, x + threads, ...
 
-    shared, persistent: units a thread holds on chip for loads that more than one stage needs: its first `shared` units in shared
-    memory, filled by asynchronous copies (of those loads that are `vectorized` by 4 bytes or more; others are loaded again), then
-    `persistent` units in registers, in the packed storage type. Both 0 to load again in each stage. Units beyond those held are
-    loaded again, which needs unroll > 1; else the whole row is held: threads * cluster * (shared + persistent) * vector >= R.
-    `vector` divides the innermost extent. threads is a power of two up to 32, or a multiple of 32.
+    shared, persistent: units a thread holds on chip for loads that more than one stage needs: its
+    first `shared` units in shared memory, filled by asynchronous copies (of those loads that are
+    `vectorized` by 4 bytes or more; others are loaded again), then `persistent` units in registers,
+    in the packed storage type. Both 0 to load again in each stage. Units beyond those held are
+    loaded again, which needs unroll > 1; else the whole row is held: threads * cluster * (shared +
+    persistent) * vector >= R. `vector` divides the innermost extent. threads is a power of two up
+    to 32, or a multiple of 32.
     unroll: units in flight in a stage that loops.
-    evict_last: whether loads of buffers that are read once (every axis moves them) ask the L2 to keep their lines (sm_80).
-    cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block cluster; thread x of block c is
-    then thread c * threads + x of the row's threads * cluster. Above 1 it needs rows_per_block 1 and whole warps.
-    edges: whether rows begin anywhere and have any length. Units then are the aligned vectors of the reference buffer (the first
-    vectorized output, else the first vectorized buffer) in which elements of the row lie; lanes of a row's first and last unit that
-    lie outside the row are neither accumulated nor stored. vectorized: buffers whose rows begin at the same place of a vector as the
-    reference's; others are read by two aligned accesses. One reduction axis, no split, every buffer contiguous or broadcast
-    along it, no loads that wait for other values.
-    blocks_per_sm: blocks that an SM's registers must have room for; 0 leaves registers to the compiler.
-    follows: whether it waits at its start for the kernel before it, so that it can be launched early (sm_90); leads: whether it
-    lets the kernel after it be launched when its first walk ends.
+    evict_last: whether loads of buffers that are read once (every axis moves them) ask the L2 to
+    keep their lines (sm_80).
+    cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block
+    cluster; thread x of block c is then thread c * threads + x of the row's threads * cluster.
+    Above 1 it needs rows_per_block 1 and whole warps.
+    edges: whether rows begin anywhere and have any length. Units then are the aligned vectors of
+    the reference buffer (the first vectorized output, else the first vectorized buffer) in which
+    elements of the row lie; lanes of a row's first and last unit that lie outside the row are
+    neither accumulated nor stored. vectorized: buffers whose rows begin at the same place of a
+    vector as the reference's; others are read by two aligned accesses. One reduction axis, no
+    split, every buffer contiguous or broadcast along it, no loads that wait for other values.
+    blocks_per_sm: blocks that an SM's registers must have room for; 0 leaves registers to the
+    compiler.
+    bulk: whether shared memory is filled by bulk copies (sm_90), one a unit of the whole block and
+    load, instead of each thread's own
+    copies: one reduction axis, rows_per_block 1, loads of 16 bytes a unit only (others are loaded
+    again).
+    follows: whether it waits at its start for the kernel before it, so that it can be launched
+    early (sm_90); leads: whether it lets the kernel after it be launched when its first walk ends.
     """
 
     vector: int
@@ -66,16 +81,18 @@ class CudaRow:
     cluster: int = 1
     blocks_per_sm: int = 0
     edges: bool = False
+    bulk: bool = False
     follows: bool = False
     leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CudaColumn:
-    """Innermost axis is `i`. Block (threads_x, threads_y): thread x owns `vector` neighbouring columns of the flattened
-    iteration space (unit blockIdx.x * threads_x + x); its `threads_y` peers share the flattened reduction space: thread y takes
-    points y, y + threads_y, ..., `unroll` loads in flight, and their partial results meet in shared memory.
-    `vector` divides the innermost extent. follows, leads: as in `CudaRow`.
+    """Innermost axis is `i`. Block (threads_x, threads_y): thread x owns `vector` neighbouring
+    columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
+    peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
+    loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
+    extent. follows, leads: as in `CudaRow`.
     """
 
     vector: int
@@ -90,14 +107,18 @@ class CudaColumn:
 
 @dataclass(frozen=True, slots=True)
 class CudaTranspose:
-    """No reduction; some buffers are contiguous along axis `inner` (the innermost axis), others along axis `other`. A
-    tile of `tile` x `tile` elements over (other, inner) passes through shared memory, so that both sides move whole lines.
+    """No reduction; some buffers are contiguous along axis `inner` (the innermost axis), others
+    along axis `other`. A tile of `tile` x `tile` elements over (other, inner) passes through shared
+    memory, so that both sides move whole lines.
 
     along_other: for each buffer, whether its fast axis is `other`.
-    vector: neighbouring elements of the innermost axis that a thread treats together (1: all accesses are of single elements);
-    across: elements of `other` that one access of a buffer along `other` moves. They divide the extents, and a 32-bit word of the
-    narrowest turned type holds no more elements than `vector`. tile is at least 8 * vector, and at least 16 bytes of each
-    turned type; every thread has as many accesses and pieces of math as the others. vectorized: for each buffer, whether its accesses along its fast axis are aligned for that.
+    vector: neighbouring elements of the innermost axis that a thread treats together (1: all
+    accesses are of single elements);
+    across: elements of `other` that one access of a buffer along `other` moves. They divide the
+    extents, and a 32-bit word of the narrowest turned type holds no more elements than `vector`.
+    tile is at least 8 * vector, and at least 16 bytes of each turned type; every thread has as many
+    accesses and pieces of math as the others. vectorized: for each buffer, whether its accesses
+    along its fast axis are aligned for that.
     """
 
     other: int
@@ -115,8 +136,9 @@ CudaSchedule = CudaPointwise | CudaRow | CudaColumn | CudaTranspose
 
 @dataclass(frozen=True, slots=True)
 class CpuPointwise:
-    """No reduction. A work item is `block` neighbouring elements of the innermost axis at one point of the outer axes: item
-    w is block w % nb of outer point w / nb (row-major), with nb = ceil(innermost extent / block).
+    """No reduction. A work item is `block` neighbouring elements of the innermost axis at one point
+    of the outer axes: item w is block w % nb of outer point w / nb (row-major), with nb =
+    ceil(innermost extent / block).
 
     streaming: for each buffer, whether its stores bypass the caches. block is a multiple of 64.
     """
@@ -127,15 +149,18 @@ class CpuPointwise:
 
 @dataclass(frozen=True, slots=True)
 class CpuRow:
-    """Innermost axis is `r`. A work item is one point of the flattened iteration space; all its stages run in it."""
+    """Innermost axis is `r`. A work item is one point of the flattened iteration space; all its
+    stages run in it.
+    """
 
     streaming: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CpuColumn:
-    """Innermost axis is `i`. A work item is `block` neighbouring columns of the innermost axis at one point of the other
-    iteration axes (s included): item w is block w % nb of outer point w / nb, with nb = ceil(innermost extent / block).
+    """Innermost axis is `i`. A work item is `block` neighbouring columns of the innermost axis at
+    one point of the other iteration axes (s included): item w is block w % nb of outer point w /
+    nb, with nb = ceil(innermost extent / block).
     """
 
     block: int

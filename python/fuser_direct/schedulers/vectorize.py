@@ -18,6 +18,9 @@ _MIN_EDGE_UNITS = 8
 def index_bits(lowered: Lowered) -> int:
     """32, or 64 if a reachable offset or the number of points is too large for 32."""
     points = max(lowered.rows, 1) * max(lowered.reduced_elems, 1)
+    if lowered.kernel.is_split:
+        # The parts of a split share the reduction's points.
+        points //= max(lowered.extents[0], 1)
     if points >= _INDEX_32_LIMIT:
         return 64
     for argument in lowered.arguments:
@@ -35,15 +38,16 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     """(elements a thread moves per access, whether each buffer can move them by one access).
 
     The factor is the largest power of two that keeps the widest type within `width_bytes` and
-    divides the innermost extent; results of a reduction don't count, since they are written once
-    for many reads. A buffer is vectorized if it is contiguous along the innermost axis, a vector of
-    it fits one access, and every vector is aligned: its other strides are multiples of the factor
-    and so is its address.
+    divides the innermost extent; buffers that don't move along every axis don't count, since they
+    are touched once for many accesses of the others (a bias, results of a reduction). A buffer is
+    vectorized if it is contiguous along the innermost axis, a vector of it fits one access (two,
+    for those that don't count), and every vector is aligned: its other strides are multiples of the
+    factor and so is its address.
     """
     last = len(lowered.extents) - 1
     contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
-    rows = {s.buffer for stage in lowered.kernel.stages for s in stage.row_stores}
-    sizes = [_itemsize(lowered, b) for b in contiguous if b not in rows]
+    moving = [b for b in contiguous if _moves_everywhere(lowered, b)]
+    sizes = [_itemsize(lowered, b) for b in moving or contiguous]
     factor = max(width_bytes // max(sizes, default=4), 1)
     while factor > 1 and lowered.extents[last] % factor:
         factor //= 2
@@ -51,7 +55,7 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
         factor > 1
         and b in contiguous
         and not lowered.arguments[b].operand.is_conditional
-        and factor * _itemsize(lowered, b) <= width_bytes
+        and factor * _itemsize(lowered, b) <= width_bytes * (1 if b in moving else 2)
         and _is_aligned(lowered, b, factor)
         for b in range(len(lowered.arguments))
     )
@@ -60,12 +64,11 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     return factor, vectorized
 
 
-def row_edges(
-    lowered: Lowered, width_bytes: int = 16
-) -> tuple[int, tuple[bool, ...]] | None:
-    """What `vectorization` gives, for rows of any length that begin anywhere (`CudaRow.edges`): a buffer is vectorized if
-    its rows begin at the same places of a vector as those of the first output (the first input, without one).
-    None where some access doesn't allow it, or rows are too short to be worth it.
+def row_edges(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]] | None:
+    """What `vectorization` gives, for rows of any length that begin anywhere (`CudaRow.edges`): a
+    buffer is vectorized if its rows begin at the same places of a vector as those of the first
+    output (the first input, without one). None where some access doesn't allow it, or rows are too
+    short to be worth it.
     """
     kernel = lowered.kernel
     if kernel.is_split or len(kernel.reduction_axes) != 1 or kernel.axes[-1] != "r":
@@ -93,6 +96,12 @@ def row_edges(
         and all((s - w) % factor == 0 for s, w in zip(a.strides[:-1], wanted[:-1], strict=True))
         for b, a in enumerate(lowered.arguments)
     )
+
+
+def _moves_everywhere(lowered: Lowered, buffer: int) -> bool:
+    """Whether each point but those of a split has an element of its own."""
+    pairs = zip(lowered.kernel.axes, lowered.arguments[buffer].strides, strict=True)
+    return all(stride != 0 or kind == "s" for kind, stride in pairs)
 
 
 def _itemsize(lowered: Lowered, buffer: int) -> int:

@@ -4,6 +4,34 @@
 // kernel, or a pasted block, uses one of the names on that line; blocks with a tag in brackets also
 // need that property of the kernel.
 
+//- fd_divider
+// Division by a number that stays the same, for many dividends: 32-bit ones below 2^31 by the high
+// half of a product. Granlund and Montgomery, "Division by invariant integers using
+// multiplication" (1994), figure 4.1, without its care for overflow.
+template <class Index>
+struct fd_divider;
+
+template <>
+struct fd_divider<unsigned int> {
+  unsigned int factor, shift;
+  __device__ __forceinline__ explicit fd_divider(unsigned int d)
+      : shift(d > 1 ? 32 - __clz(d - 1) : 0) {
+    factor = d == 0 ? 1 : (unsigned int)((((1ull << shift) - d) << 32) / d) + 1;
+  }
+  __device__ __forceinline__ unsigned int divide(unsigned int n) const {
+    return (__umulhi(n, factor) + n) >> shift;
+  }
+};
+
+template <>
+struct fd_divider<unsigned long long> {
+  unsigned long long by;
+  __device__ __forceinline__ explicit fd_divider(unsigned long long d) : by(d) {}
+  __device__ __forceinline__ unsigned long long divide(unsigned long long n) const {
+    return n / by;
+  }
+};
+
 //- fd_pack
 // Elements as they lie in memory, in whole 32-bit registers.
 template <int Words>
@@ -196,125 +224,6 @@ __device__ __forceinline__ fd_pack<fd_words<T>(N)> fd_load(const T* p) {
   return r;
 }
 
-//- fd_keep_in_l2
-// A cache policy for loads: lines stay in L2 as long as others can go (sm_80 and later).
-__device__ __forceinline__ unsigned long long fd_keep_in_l2() {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-//- fd_load_16 fd_load_8 fd_load_4
-// 16, 8 or 4 aligned bytes under a cache policy.
-__device__ __forceinline__ uint4 fd_load_16(const void* p, unsigned long long policy) {
-  uint4 q;
-  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
-               : "l"(p), "l"(policy));
-  return q;
-}
-__device__ __forceinline__ uint2 fd_load_8(const void* p, unsigned long long policy) {
-  uint2 q;
-  asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(q.x), "=r"(q.y)
-               : "l"(p), "l"(policy));
-  return q;
-}
-__device__ __forceinline__ unsigned int fd_load_4(const void* p, unsigned long long policy) {
-  unsigned int w;
-  asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(p), "l"(policy));
-  return w;
-}
-
-//- fd_load_under
-// As fd_load, under a cache policy where the access is of 4 bytes or more.
-template <class T, int N>
-__device__ __forceinline__ fd_pack<fd_words<T>(N)> fd_load_under(unsigned long long policy,
-                                                                 const T* p) {
-  constexpr int bytes = N * (int)sizeof(T);
-  fd_pack<fd_words<T>(N)> r;
-  if constexpr (bytes % 16 == 0) {
-#pragma unroll
-    for (int j = 0; j < bytes / 16; ++j) {
-      const uint4 q = fd_load_16(reinterpret_cast<const uint4*>(p) + j, policy);
-      r.w[4 * j] = q.x;
-      r.w[4 * j + 1] = q.y;
-      r.w[4 * j + 2] = q.z;
-      r.w[4 * j + 3] = q.w;
-    }
-  } else if constexpr (bytes == 8) {
-    const uint2 q = fd_load_8(p, policy);
-    r.w[0] = q.x;
-    r.w[1] = q.y;
-  } else if constexpr (bytes == 4) {
-    r.w[0] = fd_load_4(p, policy);
-  } else {
-    r = fd_load<T, N>(p);
-  }
-  return r;
-}
-
-//- fd_copy_async
-// Begins a copy of 4, 8 or 16 aligned bytes from global to shared memory, which this thread may read
-// after a wait of its own.
-template <int Bytes>
-__device__ __forceinline__ void fd_copy_async(void* to, const void* from) {
-  const unsigned int target = (unsigned int)__cvta_generic_to_shared(to);
-  if constexpr (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(from), "n"(Bytes)
-                 : "memory");
-}
-template <int Bytes>
-__device__ __forceinline__ void fd_copy_async(void* to, const void* from,
-                                              unsigned long long policy) {
-  const unsigned int target = (unsigned int)__cvta_generic_to_shared(to);
-  if constexpr (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target),
-                 "l"(from), "l"(policy)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(target),
-                 "l"(from), "n"(Bytes), "l"(policy)
-                 : "memory");
-}
-
-//- fd_commit_copies
-// Makes one group of the copies that this thread has begun since the last group.
-__device__ __forceinline__ void fd_commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-//- fd_wait_copies
-// Waits until at most `pending` of this thread's groups (or some fewer) are under way; `pending` is a
-// constant once loops are unrolled.
-__device__ __forceinline__ void fd_wait_copies(int pending) {
-#define FD_WAIT(n)                                        \
-  case n:                                                 \
-    asm volatile("cp.async.wait_group " #n ";" ::: "memory"); \
-    break;
-  switch (pending < 32 ? pending : 31) {
-    FD_WAIT(0) FD_WAIT(1) FD_WAIT(2) FD_WAIT(3) FD_WAIT(4) FD_WAIT(5) FD_WAIT(6) FD_WAIT(7)
-    FD_WAIT(8) FD_WAIT(9) FD_WAIT(10) FD_WAIT(11) FD_WAIT(12) FD_WAIT(13) FD_WAIT(14) FD_WAIT(15)
-    FD_WAIT(16) FD_WAIT(17) FD_WAIT(18) FD_WAIT(19) FD_WAIT(20) FD_WAIT(21) FD_WAIT(22) FD_WAIT(23)
-    FD_WAIT(24) FD_WAIT(25) FD_WAIT(26) FD_WAIT(27) FD_WAIT(28) FD_WAIT(29) FD_WAIT(30) FD_WAIT(31)
-  }
-#undef FD_WAIT
-}
-
-//- fd_keep_index
-// Hides where an index came from, so that what was computed from it is computed again instead of
-// staying in registers.
-__device__ __forceinline__ void fd_keep_index(unsigned int& i) { asm volatile("" : "+r"(i)); }
-__device__ __forceinline__ void fd_keep_index(unsigned long long& i) {
-  asm volatile("" : "+l"(i));
-}
-
-//- fd_forget
-// Makes the compiler read memory again, instead of keeping what it has read alive in registers.
-__device__ __forceinline__ void fd_forget() { asm volatile("" ::: "memory"); }
-
 //- fd_gather
 // N elements that lie `stride` elements apart, one by one.
 template <class T, int N, class Index>
@@ -452,102 +361,4 @@ __device__ __forceinline__ void fd_store_inside(T* p, const typename fd_storage<
 #pragma unroll
   for (int k = 0; k < N; ++k)
     if (k >= low && k < high) fd_store<T, 1>(p + k, v + k);
-}
-
-//- fd_keep
-// Hides where a pack came from, so that the compiler unpacks it again instead of keeping the
-// unpacked floats alive from an earlier pass over it (two to three times the registers, and
-// spills).
-template <int Words>
-__device__ __forceinline__ void fd_keep(fd_pack<Words>& pack) {
-#pragma unroll
-  for (int j = 0; j < Words; ++j) asm volatile("" : "+r"(pack.w[j]));
-}
-
-//- fd_tile_offset
-// Where element (row, column) of a tile of rows of Row elements lies, in bytes. Chunks of 16 bytes are
-// swapped within a row by the number of its vector of Vector rows, so that eight threads that read one
-// column of eight such vectors meet different banks.
-template <class T, int Vector, int Row>
-__device__ __forceinline__ int fd_tile_offset(int row, int column) {
-  constexpr int row_bytes = Row * (int)sizeof(T);
-  constexpr int chunks = row_bytes / 16 < 8 ? row_bytes / 16 : 8;
-  const int at = column * (int)sizeof(T);
-  return row * row_bytes + (((at >> 4) ^ (row / Vector & (chunks - 1))) << 4 | (at & 15));
-}
-
-//- fd_turn_words
-// Each x Each elements of 4 / Each bytes, one row a word, turned: word j becomes element j of the rows.
-template <int Each>
-__device__ __forceinline__ void fd_turn_words(unsigned int* w) {
-  if constexpr (Each == 2) {
-    const unsigned int lo = __byte_perm(w[0], w[1], 0x5410), hi = __byte_perm(w[0], w[1], 0x7632);
-    w[0] = lo;
-    w[1] = hi;
-  } else if constexpr (Each == 4) {
-    const unsigned int a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
-    const unsigned int c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-    w[0] = __byte_perm(a, b, 0x5410);
-    w[1] = __byte_perm(a, b, 0x7632);
-    w[2] = __byte_perm(c, d, 0x5410);
-    w[3] = __byte_perm(c, d, 0x7632);
-  }
-}
-
-//- fd_turn_in
-// Reads N rows of P neighbouring columns of a tile as P packs of N elements.
-template <class T, int N, int P, int Row>
-__device__ __forceinline__ void fd_turn_in(const unsigned char* tile, int row, int column,
-                                           fd_pack<fd_words<T>(N)>* out) {
-  constexpr int each = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
-  constexpr int words = fd_words<T>(each);
-#pragma unroll
-  for (int p = 0; p < P; p += each) {
-#pragma unroll
-    for (int k = 0; k < N; k += each) {
-      unsigned int w[each * words];
-#pragma unroll
-      for (int j = 0; j < each; ++j) {
-        const T* from =
-            reinterpret_cast<const T*>(tile + fd_tile_offset<T, N, Row>(row + k + j, column + p));
-        const fd_pack<words> one = fd_load<T, each>(from);
-#pragma unroll
-        for (int i = 0; i < words; ++i) w[j * words + i] = one.w[i];
-      }
-      fd_turn_words<each>(w);
-#pragma unroll
-      for (int j = 0; j < each; ++j)
-#pragma unroll
-        for (int i = 0; i < words; ++i) out[p + j].w[k / each * words + i] = w[j * words + i];
-    }
-  }
-}
-
-//- fd_turn_out
-// Writes P packs of N elements as N rows of P neighbouring columns of a tile.
-template <class T, int N, int P, int Row>
-__device__ __forceinline__ void fd_turn_out(unsigned char* tile, int row, int column,
-                                            const fd_pack<fd_words<T>(N)>* in) {
-  constexpr int each = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1;
-  constexpr int words = fd_words<T>(each);
-#pragma unroll
-  for (int p = 0; p < P; p += each) {
-#pragma unroll
-    for (int k = 0; k < N; k += each) {
-      unsigned int w[each * words];
-#pragma unroll
-      for (int j = 0; j < each; ++j)
-#pragma unroll
-        for (int i = 0; i < words; ++i) w[j * words + i] = in[p + j].w[k / each * words + i];
-      fd_turn_words<each>(w);
-#pragma unroll
-      for (int j = 0; j < each; ++j) {
-        fd_pack<words> one;
-#pragma unroll
-        for (int i = 0; i < words; ++i) one.w[i] = w[j * words + i];
-        T* to = reinterpret_cast<T*>(tile + fd_tile_offset<T, N, Row>(row + k + j, column + p));
-        fd_put_pack<T, each>(to, one);
-      }
-    }
-  }
 }

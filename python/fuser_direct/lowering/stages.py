@@ -1,0 +1,72 @@
+"""Cutting a kernel of several stages into one kernel a stage.
+
+For kernels whose rows alone leave most of a GPU idle, such as a batch norm over the channels of
+channels-last images: each stage may then spread over the whole machine. Reductions go from kernel
+to kernel in workspaces; what is computed from them is computed again where it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuser_direct.ir.kernel import GATHER, LOAD, REDUCE, AxisKind, Node
+from fuser_direct.lowering.canonical import (
+    Argument,
+    Lowered,
+    assemble,
+    compact,
+    dense_strides,
+    reachable,
+)
+from fuser_direct.lowering.graph import Operand
+
+
+def cut_stages(lowered: Lowered) -> tuple[Lowered, ...]:
+    """One kernel for each stage of `lowered`, in order; they do what it does.
+
+    Results of a stage's reductions lie in workspaces over the iteration axes, in their own dtype:
+    operands whose tensor is None, numbered from 0. A stage that only stores becomes a kernel
+    without reduction axes.
+    """
+    kernel = lowered.kernel
+    rows = kernel.iteration_axes
+    dense = dense_strides(tuple(lowered.extents[a] for a in rows))
+    along = dict(zip(rows, dense, strict=True))
+    strides = tuple(along.get(a, 0) for a in range(len(kernel.axes)))
+    known: dict[int, Argument] = {}
+    parts = []
+    for number, stage in enumerate(kernel.stages):
+        arguments, nodes = list(lowered.arguments), list(kernel.nodes)
+        for n, workspace in known.items():
+            operand = replace(workspace.operand, is_output=False)
+            arguments.append(replace(workspace, operand=operand))
+            nodes[n] = Node(LOAD, (), nodes[n].dtype, len(arguments) - 1)
+        stores = [(s.buffer, s.node) for s in (*stage.stores, *stage.row_stores)]
+        for n in stage.reduces:
+            operand = Operand(None, nodes[n].dtype, (), True, workspace=len(known))
+            known[n] = Argument(operand, strides)
+            arguments.append(known[n])
+            stores.append((len(arguments) - 1, n))
+        if stores:
+            parts.append(_part(lowered, f"{kernel.name}_{number}", arguments, nodes, stores))
+    return tuple(parts)
+
+
+def _part(
+    lowered: Lowered,
+    name: str,
+    arguments: list[Argument],
+    nodes: list[Node],
+    stores: list[tuple[int, int]],
+) -> Lowered:
+    """The kernel of what `stores` need."""
+    kept, numbers = compact(nodes, reachable(nodes, [n for _, n in stores]))
+    used = sorted({n.number for n in kept if n.op in (LOAD, GATHER)} | {b for b, _ in stores})
+    kept = [replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in kept]
+    axes = lowered.kernel.axes
+    if not any(n.op == REDUCE for n in kept):
+        row: AxisKind = "i"
+        axes = tuple(row for _ in axes)
+    placed = [(used.index(b), numbers[n]) for b, n in stores]
+    taken = [arguments[b] for b in used]
+    return assemble(lowered, name, axes, lowered.extents, taken, kept, placed, 0)
