@@ -160,9 +160,12 @@ void launch_cuda(Program& self, std::shared_ptr<cuda::Kernel> kernel,
     throw LaunchError("Program.launch_cuda: " + std::to_string(shared_bytes) +
                       " bytes of shared memory are outside 0..2^31-1");
   }
-  CudaStep step{std::move(kernel),       to_dim3(grid, "grid"),
-                to_dim3(block, "block"), static_cast<unsigned>(shared_bytes),
-                parse_args(args),        cluster,
+  CudaStep step{std::move(kernel),
+                to_dim3(grid, "grid"),
+                to_dim3(block, "block"),
+                static_cast<unsigned>(shared_bytes),
+                parse_args(args),
+                cluster,
                 early};
   self.add_step(std::move(step));
 }

@@ -61,9 +61,9 @@ class Kernel {
 // not be current: it is made current for the launch, and the caller's restored after it.
 // params: one pointer to each argument's value, read before the call returns.
 // cluster: blocks along x that form one thread block cluster; 1 for none.
-// is_early: it may begin while the kernel before it on the stream still runs, since it waits for that
-// one itself before it touches memory; without effect where the device or driver can't.
-// Never waits for the device. Throws LaunchError naming the limit of the device or kernel that is
+// is_early: it may begin while the kernel before it on the stream still runs, since it waits for
+// that one itself before it touches memory; without effect where the device or driver can't. Never
+// waits for the device. Throws LaunchError naming the limit of the device or kernel that is
 // exceeded, CudaError when the driver refuses.
 void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
             unsigned shared_bytes, void** params, void* stream, unsigned cluster = 1,

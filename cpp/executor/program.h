@@ -60,7 +60,7 @@ struct CudaStep {
   cuda::Dim3 block;
   unsigned shared_bytes = 0;
   KernelArgs args;
-  unsigned cluster = 1;  // blocks along x that form a cluster
+  unsigned cluster = 1;   // blocks along x that form a cluster
   bool is_early = false;  // may begin before the step before it has ended, and waits itself
 };
 

@@ -95,7 +95,8 @@ def lowered_words(dtype: D) -> float:
 def test_long_rows_are_held_where_they_fit() -> None:
     assert _row(_softmax(8192, 16384), H200).persistent == 4
     in_shared = _row(_softmax(4096, 65536), H200)
-    assert (in_shared.shared, in_shared.persistent, in_shared.cluster) == (16, 0, 1)
+    assert (in_shared.threads, in_shared.shared, in_shared.persistent) == (1024, 8, 0)
+    assert in_shared.cluster == 1
     in_cluster = _row(_softmax(4096, 131072), H200)
     assert in_cluster.cluster == 2
     # Two blocks an SM, or its memory would idle while a cluster ends.
@@ -114,7 +115,7 @@ def test_few_long_rows_are_spread_over_the_sms() -> None:
 
 
 def test_a_reason_names_where_the_row_is_held() -> None:
-    assert "16 vectors a thread in shared memory" in _schedule(_softmax(4096, 65536), H200).reason
+    assert "8 vectors a thread in shared memory" in _schedule(_softmax(4096, 65536), H200).reason
     assert "cluster of 2 blocks" in _schedule(_softmax(4096, 131072), H200).reason
     assert "over the edges" in _schedule(_softmax(4096, 4097), H200).reason
 
@@ -247,10 +248,10 @@ def _channels(dtype: D, images: int, channels: int, pixels: int) -> Lowered:
     return _lowered(kernel, (images, channels, pixels), strides)
 
 
-def test_long_channels_are_held_by_small_blocks_of_a_cluster() -> None:
+def test_long_channels_are_held_by_a_cluster() -> None:
     schedule = _row(_channels(D.BFloat16, 256, 256, 784), H200)
-    assert (schedule.threads, schedule.cluster, schedule.persistent) == (128, 7, 28)
-    assert (schedule.shared, schedule.blocks_per_sm) == (0, 4)
+    assert (schedule.threads, schedule.cluster) == (512, 4)
+    assert (schedule.shared, schedule.persistent) == (13, 0)
     assert _row(_channels(D.BFloat16, 256, 256, 784), A100).cluster == 1
 
 

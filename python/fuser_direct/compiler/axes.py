@@ -404,10 +404,22 @@ def _fits(analysis: AxisAnalysis, axes: Sequence[int | None], mine: AxisMap) -> 
     pairs = [(a, b) for a, b in zip(roots, mine, strict=True) if a is not None and b is not None]
     if not all(analysis.can_unify(a, b) for a, b in pairs):
         return False
-    if len({b for _, b in pairs}) != len(pairs):
-        return False
-    result = [b if a is None else a for a, b in zip(roots, mine, strict=True)]
-    walked = [axis for axis in result if axis is not None]
+    joined: dict[int, int] = {}
+
+    def root(axis: int) -> int:
+        while axis in joined:
+            axis = joined[axis]
+        return axis
+
+    for a, b in pairs:
+        if root(a) != root(b):
+            joined[root(a)] = root(b)
+    # Joining one dimension's axes may make them those of another dimension.
+    walked = [
+        root(axis)
+        for axis in (b if a is None else a for a, b in zip(roots, mine, strict=True))
+        if axis is not None
+    ]
     return len(set(walked)) == len(walked)
 
 

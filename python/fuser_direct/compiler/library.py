@@ -62,17 +62,23 @@ def library_call(
 
 def _cone(plan: Plan, root: Expr) -> list[Expr]:
     """The library expression after the inline and scalar expressions it reads through."""
-    needed = {root}
-    stack = list(root.ins)
+    order: list[Expr] = []
+    seen: set[Expr] = set()
+    stack = [(root, False)]
     while stack:
-        expr = stack.pop().definition()
-        if expr is None or expr in needed:
-            continue
-        is_scalar = not isinstance(expr.outs[0], TensorView)
-        if expr in plan.inline or is_scalar:
-            needed.add(expr)
-            stack.extend(expr.ins)
-    return [expr for expr in plan.fusion.exprs if expr in needed]
+        expr, has_operands = stack.pop()
+        if has_operands:
+            order.append(expr)
+        elif expr not in seen:
+            seen.add(expr)
+            stack.append((expr, True))
+            for val in expr.ins:
+                source = val.definition()
+                if source is not None and (
+                    source in plan.inline or not isinstance(source.outs[0], TensorView)
+                ):
+                    stack.append((source, False))
+    return order
 
 
 def _laid_out(tensor: Any, sizes: Sequence[int], strides: Sequence[int]) -> object:

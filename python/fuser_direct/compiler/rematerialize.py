@@ -57,6 +57,9 @@ def _cone(plan: Plan, segment: Segment, out: TensorView) -> _Cone | None:
             cone.leaves.add(tv)
         elif expr in plan.inline:
             stack.extend(tensor_ins(expr))
+        elif expr in segment.absorbed:
+            # It has no loops of its own here: its positions are those a reader asks for.
+            return None
         elif plan.axes.walked(tv) != segment.domain:
             cone.cuts.add(tv)
         elif is_pointwise(expr) and expr.op != "segment_set" and not is_library(expr):

@@ -41,6 +41,9 @@ _LAZY_OPS = 12
 _MAX_BUFFERS = 64
 # Compile time of one kernel grows faster than its length past a few thousand ops.
 _MAX_EXPRS = 2048
+# Reductions that wait for each other in one kernel: each walks the row again and evaluates again
+# what came before, so work and compile time grow with the square of their number.
+_MAX_DEPTH = 8
 
 TRANSPARENT = frozenset(("set", "permute", "broadcast", "squeeze", "expand", "reshape", "slice"))
 _FACTORIES = frozenset(("full", "iota", "uniform", "normal"))
@@ -63,8 +66,9 @@ class Segment:
 
     reduced: the set R of reduced axes (empty when there is no reduction). leaves: stored tensors
     that it reads. parents, children: numbers of the segments that it reads from and that read from
-    it. ancestors: all that it depends on, as a bit mask of numbers. absorbed: expressions that are
-    evaluated at positions which a resizing reader asks for; they don't shape the domain.
+    it. ancestors: all that it depends on, as a bit mask of numbers. stores: how many fusion outputs
+    it stores. absorbed: expressions that are evaluated at positions which a resizing reader asks
+    for; they don't shape the domain.
     """
 
     number: int
@@ -76,6 +80,7 @@ class Segment:
     parents: set[int] = field(default_factory=set)
     children: set[int] = field(default_factory=set)
     outputs: list[TensorView] = field(default_factory=list)
+    stores: int = 0
     absorbed: set[Expr] = field(default_factory=set)
 
     @property
@@ -178,6 +183,8 @@ class _Segmenter:
         self.stored = {tv for tv in self.outputs if tv not in self.views} | set(self.views.values())
         self.segments: dict[int, Segment] = {}
         self.home: dict[Expr, int] = {}
+        # Reductions that wait for each other up to an expression, within its segment.
+        self.depth: dict[Expr, int] = {}
         self.readers: dict[TensorView, set[int]] = {}
 
     def run(self) -> Plan:
@@ -270,12 +277,14 @@ class _Segmenter:
         if reduced:
             walked |= self.axes.walked(tensor_ins(expr)[0])
         segment = Segment(number, [expr], frozenset(walked), reduced, self._leaves(expr))
+        segment.stores = sum(out in self.stored for out in tensor_outs(expr))
         self.segments[number] = segment
         for producer in self._producers(expr):
             segment.ancestors |= self.segments[producer].ancestors | self.segments[producer].mark
             segment.parents.add(producer)
             self.segments[producer].children.add(number)
         self.home[expr] = number
+        self.depth[expr] = int(bool(reduced))
         for tv in segment.leaves:
             self.readers.setdefault(tv, set()).add(number)
         return segment
@@ -314,9 +323,12 @@ class _Segmenter:
         other = self.segments[number]
         if other.is_library or own.is_library or not self._is_acyclic(own, other):
             return False
-        if len(other.exprs) + len(own.exprs) > _MAX_EXPRS:
+        deepest = max(self._depths(own, other).values(), default=0)
+        if deepest > _MAX_DEPTH:
             return False
-        if len(self._merged_leaves(own, other)) > _MAX_BUFFERS:
+        if (len(other.exprs) + len(own.exprs)) * max(deepest, 1) > _MAX_EXPRS:
+            return False
+        if len(self._merged_leaves(own, other)) + own.stores + other.stores > _MAX_BUFFERS:
             return False
         crossing = self._crossing(own, other)
         if crossing == "boundary":
@@ -330,6 +342,26 @@ class _Segmenter:
         if crossing == "none" and not self._may_sit_beside(own, other):
             return False
         return self._domain_holds(own, other)
+
+    def _depths(self, own: Segment, other: Segment) -> dict[Expr, int]:
+        """How many reductions wait for each other up to each expression of `own` (and of `other`
+        where it reads from `own`), if the two were merged."""
+        inside = (own.number, other.number)
+        reads_own = own.number in other.parents
+        exprs = (
+            sorted([*own.exprs, *other.exprs], key=self.position.__getitem__)
+            if reads_own
+            else own.exprs
+        )
+        found: dict[Expr, int] = {}
+        for expr in exprs:
+            below = 0
+            for tv in tensor_ins(expr):
+                source = base_of(tv).definition()
+                if source is not None and self.home.get(source) in inside:
+                    below = max(below, found.get(source, self.depth.get(source, 0)))
+            found[expr] = below + bool(self.axes.reduced(expr))
+        return found
 
     def _crossing(self, own: Segment, other: Segment) -> str:
         """How values get from `other` to `own`: "none", "aligned" (walked by the same axes),
@@ -422,6 +454,7 @@ class _Segmenter:
 
     def _merge(self, into: Segment, own: Segment) -> Segment:
         """Merge `own` into `into`; ancestors of all other segments stay right."""
+        self.depth.update(self._depths(own, into))
         leaves = self._merged_leaves(own, into)
         absorbs = self._crossing(own, into) == "resize"
         for tv in (own.leaves | into.leaves) - leaves:
@@ -431,6 +464,7 @@ class _Segmenter:
         into.domain = own.domain if absorbs else into.domain | own.domain
         into.exprs += own.exprs
         into.reduced |= own.reduced
+        into.stores += own.stores
         into.leaves = leaves
         for expr in own.exprs:
             self.home[expr] = into.number
