@@ -179,13 +179,19 @@ static int launch(const struct config* c, uintptr_t function, void** params, voi
   entered();
   (void)extra;
   int result = setting("FAKE_LAUNCH", 0);
-  note("launch %lx in %lx grid %u,%u,%u block %u,%u,%u shared %u stream %lx",
-       (unsigned long)function, (unsigned long)current, c->grid[0], c->grid[1], c->grid[2],
-       c->block[0], c->block[1], c->block[2], c->shared, (unsigned long)c->stream);
-  for (unsigned n = 0; n < c->num_attributes; ++n)
-    note(" attribute %u of %u,%u,%u", c->attributes[n].id, c->attributes[n].cluster[0],
-         c->attributes[n].cluster[1], c->attributes[n].cluster[2]);
-  note(" args %lx %d %g\n", *(unsigned long*)params[0], *(int*)params[1], *(double*)params[2]);
+  /* One line in one piece, whatever other threads note meanwhile. */
+  char line[1024];
+  int n = snprintf(line, sizeof(line),
+                   "launch %lx in %lx grid %u,%u,%u block %u,%u,%u shared %u stream %lx",
+                   (unsigned long)function, (unsigned long)current, c->grid[0], c->grid[1],
+                   c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
+                   (unsigned long)c->stream);
+  for (unsigned k = 0; k < c->num_attributes; ++k)
+    n += snprintf(line + n, sizeof(line) - (size_t)n, " attribute %u of %u,%u,%u",
+                  c->attributes[k].id, c->attributes[k].cluster[0], c->attributes[k].cluster[1],
+                  c->attributes[k].cluster[2]);
+  note("%s args %lx %d %g\n", line, *(unsigned long*)params[0], *(int*)params[1],
+       *(double*)params[2]);
   return result;
 }
 
