@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Those that need nothing but the test extra.
-EXAMPLES = [ROOT / "examples" / f"{name}.py" for name in ("bias_gelu_torch", "rmsnorm")]
+EXAMPLES = [
+    ROOT / "examples" / f"{name}.py" for name in ("bias_gelu_torch", "rmsnorm", "torch_compile")
+]
 
 
 def printed_by(*arguments: str) -> str:
