@@ -1,6 +1,6 @@
 """Bias and GELU with PyTorch tensors, on the GPU if there is one, written in place into the input.
 
-    python examples/bias_gelu_torch.py
+python examples/bias_gelu_torch.py
 """
 
 from __future__ import annotations

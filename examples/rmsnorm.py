@@ -1,6 +1,6 @@
 """RMSNorm with NumPy arrays: define once, execute on any number of rows and columns.
 
-    python examples/rmsnorm.py
+python examples/rmsnorm.py
 """
 
 from __future__ import annotations

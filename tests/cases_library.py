@@ -144,7 +144,7 @@ def _narrow(dtype: DataType, name: str) -> Case:
     kind = getattr(torch, name)
     return Case(
         f"cast-to-{name}-and-back",
-        # Inside the finite range of both types: beyond it frameworks differ, and the peer saturates.
+        # Inside the finite range of both types: beyond it frameworks differ.
         lambda m: [m.tensor((m.rng.standard_normal((6, 16)) * 100).clip(-220, 220))],
         lambda fd, x: (
             fd.ops.cast(fd.ops.mul(x, 2.0), dtype),

@@ -175,7 +175,7 @@ class FusionDefinition:
         return outputs
 
     def _shorten(self, fec: Any) -> None:
-        """Let later plain calls of `execute` go straight to the executor, with no frame of ours between."""
+        """Let later plain calls of `execute` go straight to the executor, without a frame."""
         from fuser_direct._ext import DefinitionCall, ExecutorCache
 
         if isinstance(fec, ExecutorCache):

@@ -22,7 +22,7 @@ else:
     def dataclass(
         cls: type | None = None, *, frozen: bool = False, slots: bool = False, eq: bool = True
     ) -> Any:
-        """Decorator: a class that is made, compared, hashed (if frozen) and printed by its fields."""
+        """Decorator: a class made, compared, hashed (if frozen) and printed by its fields."""
 
         def decorate(cls: type) -> type:
             # Gives slots, fields and __match_args__, for which nothing is compiled, unless a base

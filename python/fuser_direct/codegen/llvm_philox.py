@@ -1,4 +1,4 @@
-"""Random numbers by Philox4x32-10 as LLVM IR; `ops/philox.py` says which element gets which bits."""
+"""Random numbers by Philox4x32-10 as LLVM IR; `ops/philox.py` says which bits go where."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
 def _order_like(plan: Plan, tv: TensorView, source: TensorView) -> list[int]:
     """Dimensions of `tv` in the memory order of `source`; those that `source` lacks come first.
 
-    A dimension that was resized (it has an axis of its own) lies where the source's dimension of that
-    number does.
+    A dimension that was resized (it has an axis of its own) lies where the source's dimension of
+    that number does.
     """
     axes, mine = plan.axes.of(source), plan.axes.of(tv)
     memory = allocation_order(source)

@@ -1,1 +1,1 @@
-"""The intermediate representations: `fusion` (what the user defined) and `kernel` (one loop nest)."""
+"""The intermediate representations: `fusion` (what users define), `kernel` (a loop nest)."""
