@@ -26,7 +26,7 @@ _GRADIENTS = (
 
 @pytest.mark.parametrize("name", _GRADIENTS)
 def test_function_and_its_gradients(name: str, device: str) -> None:
-    # In bfloat16 several elements round to one maximum and share its gradient; in float64 they don't.
+    # In bfloat16 several elements round to one maximum and share its gradient.
     dtype = torch.float32 if name == "amax" else torch.bfloat16
     cases.test_function_and_its_gradients(name, dtype, device)
 
