@@ -16,7 +16,8 @@ from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen import cuda_transpose_vector
-from fuser_direct.codegen.cuda_body import Body, points
+from fuser_direct.codegen.cuda_body import Body
+from fuser_direct.codegen.cuda_transpose_tile import TransposeTile
 from fuser_direct.codegen.cuda_transpose_vector import vector_transpose_text
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import Kernel, Store
@@ -54,29 +55,12 @@ def _tile_bytes(dtype: DataType, tile: int) -> int:
     return (tile * _row_elems(dtype, tile) * expr.itemsize_bytes(dtype) + 15) // 16 * 16
 
 
-class _Tile:
+class _Tile(TransposeTile):
     """The walk of a block over its tile."""
 
     def __init__(self, body: Body, schedule: CudaTranspose) -> None:
-        self.body, self.kernel, self.schedule = body, body.kernel, schedule
-        self.axes = tuple(range(len(self.kernel.axes)))
-        self.inner, self.other = body.innermost, schedule.other
+        super().__init__(body, schedule)
         self.per_thread = schedule.tile * schedule.tile // schedule.threads
-        listed, stores = points(self.kernel)
-        self.nodes = [n for n in listed if n not in body.declared]
-        loads = [n for n in self.nodes if body.is_plain_load(n)]
-        self.turned_loads = [n for n in loads if self._is_turned(self._buffer(n))]
-        self.direct_loads = [n for n in loads if n not in self.turned_loads]
-        self.turned_stores = [s for s in stores if self._is_turned(s.buffer)]
-        self.direct_stores = [s for s in stores if s not in self.turned_stores]
-
-    def _is_turned(self, b: int) -> bool:
-        return self.schedule.along_other[b]
-
-    def _buffer(self, n: int) -> int:
-        attr = self.kernel.nodes[n].attr
-        assert isinstance(attr, int)
-        return attr
 
     def emit(self) -> None:
         """All lines of the kernel."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
-from fuser_direct.codegen.cuda_body import Body, points
+from fuser_direct.codegen.cuda_body import Body
+from fuser_direct.codegen.cuda_transpose_tile import TransposeTile
 from fuser_direct.ir.kernel import Kernel, Store
 from fuser_direct.schedulers.schedule import CudaTranspose
 
@@ -41,34 +42,17 @@ def _tile_bytes(kernel: Kernel, b: int, tile: int) -> int:
     return tile * tile * expr.itemsize_bytes(kernel.buffers[b].dtype)
 
 
-class _Tile:
+class _Tile(TransposeTile):
     """The walk of a block over its tile."""
 
     def __init__(self, body: Body, schedule: CudaTranspose) -> None:
-        self.body, self.kernel, self.schedule = body, body.kernel, schedule
-        self.axes = tuple(range(len(self.kernel.axes)))
-        self.inner, self.other = body.innermost, schedule.other
+        super().__init__(body, schedule)
         turned = [b for b, is_turned in enumerate(schedule.along_other) if is_turned]
         narrowest = min(expr.itemsize_bytes(self.kernel.buffers[b].dtype) for b in turned)
         self.piece = max(4 // narrowest, 1)
         tile, threads = schedule.tile, schedule.threads
         self.pieces = tile * tile // (schedule.vector * self.piece * threads)
         self.accesses = tile * tile // (schedule.across * threads)
-        listed, stores = points(self.kernel)
-        self.nodes = [n for n in listed if n not in body.declared]
-        loads = [n for n in self.nodes if body.is_plain_load(n)]
-        self.turned_loads = [n for n in loads if self._is_turned(self._buffer(n))]
-        self.direct_loads = [n for n in loads if n not in self.turned_loads]
-        self.turned_stores = [s for s in stores if self._is_turned(s.buffer)]
-        self.direct_stores = [s for s in stores if s not in self.turned_stores]
-
-    def _is_turned(self, b: int) -> bool:
-        return self.schedule.along_other[b]
-
-    def _buffer(self, n: int) -> int:
-        attr = self.kernel.nodes[n].attr
-        assert isinstance(attr, int)
-        return attr
 
     def _storage(self, b: int) -> str:
         return expr.storage_type(self.kernel.buffers[b].dtype)
