@@ -137,6 +137,14 @@ def test_one_kernel_allocates_its_outputs_alone(monkeypatch: pytest.MonkeyPatch)
     assert planned_peak(fd, inputs, monkeypatch) == FULL
 
 
+def test_library_calls_allocate_their_results_alone() -> None:
+    """The copies of inputs that a definition asks for cost nothing inside a library call."""
+    fd, inputs = made(_attention, [X, X, X])
+    fd.execute(inputs)
+    # The scores are freed before the second product is made.
+    assert eager_peak(lambda *given: fd.execute(list(given)), inputs) == FULL
+
+
 def test_eager_bytes_are_counted() -> None:
     x = torch.rand(X)
     assert eager_peak(lambda x: x + 1, [x]) == FULL

@@ -43,11 +43,7 @@ def _peak(run: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-# What a library call allocates inside is its own affair; "attention" makes two of them.
-_OF_KERNELS = [name for name in MEMORY_CASES if name != "attention"]
-
-
-@pytest.mark.parametrize("name", _OF_KERNELS)
+@pytest.mark.parametrize("name", MEMORY_CASES)
 def test_peak_memory_is_no_more_than_eager(name: str, device: str) -> None:
     define, eager, shapes = MEMORY_CASES[name]
     fd, inputs = made(define, shapes)

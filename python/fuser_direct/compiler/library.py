@@ -14,6 +14,9 @@ from fuser_direct.ir.fusion import Expr, TensorView, Val
 
 Function = Callable[..., tuple[object, ...]]
 
+# Where only the library op reads the result, it may read the operand as well: no copy is made.
+_PLAIN_COPIES = frozenset({"set", "segment_set"})
+
 
 def library_call(
     plan: Plan, segment: Segment, binding: Binding
@@ -50,7 +53,9 @@ def library_call(
 
         env: dict[Val, object] = {**known, **dict(zip(taken, values, strict=True))}
         for expr in exprs:
-            results = eager.evaluate(expr, [env[v] for v in expr.ins], device)
+            operands = [env[v] for v in expr.ins]
+            is_plain = expr.op in _PLAIN_COPIES and expr is not root
+            results = operands if is_plain else eager.evaluate(expr, operands, device)
             env.update(zip(expr.outs, results, strict=True))
         return tuple(
             _laid_out(env[tv], sizes, strides)

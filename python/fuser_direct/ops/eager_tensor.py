@@ -122,11 +122,14 @@ def _set(expr: Expr, values: Sequence[Any]) -> Tensor:
 
 def _stride_order(expr: Expr, values: Sequence[Any]) -> Tensor:
     """A copy that is dense in the order of the attribute."""
+    import torch
+
     (x,) = values
     order = expr.attr("stride_order")
     outer_to_inner = sorted(range(x.dim()), key=lambda dim: -order[dim])
     inverse = [outer_to_inner.index(dim) for dim in range(x.dim())]
-    return x.permute(outer_to_inner).contiguous().clone().permute(inverse)
+    dense = x.permute(outer_to_inner).clone(memory_format=torch.contiguous_format)
+    return dense.permute(inverse)
 
 
 def _broadcast(expr: Expr, values: Sequence[Any]) -> Tensor:
