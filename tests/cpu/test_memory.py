@@ -145,6 +145,17 @@ def test_library_calls_allocate_their_results_alone() -> None:
     assert eager_peak(lambda *given: fd.execute(list(given)), inputs) == FULL
 
 
+def test_a_copy_shields_the_input_from_a_library_call_that_writes() -> None:
+    table, rows = torch.full((20, 8), 5.0), torch.tensor([1, 2, 3])
+    with FusionDefinition() as fd:
+        weight, index = fd.from_pytorch(table), fd.from_pytorch(rows)
+        scalars = [fd.define_scalar(value) for value in (1.0, 2.0, False, False)]
+        fd.add_output(fd.ops.embedding_fwd(index, fd.ops.set(weight), None, *scalars))
+    (out,) = fd.execute([table, rows])
+    torch.testing.assert_close(out.norm(dim=1), torch.ones(3))
+    assert bool((table == 5.0).all())
+
+
 def test_eager_bytes_are_counted() -> None:
     x = torch.rand(X)
     assert eager_peak(lambda x: x + 1, [x]) == FULL

@@ -16,6 +16,8 @@ Function = Callable[..., tuple[object, ...]]
 
 # Where only the library op reads the result, it may read the operand as well: no copy is made.
 _PLAIN_COPIES = frozenset({"set", "segment_set"})
+# Ops that may write to an operand (embedding scales rows in place), which a copy protects.
+_WRITING = frozenset({"embedding_fwd"})
 
 
 def library_call(
@@ -43,6 +45,8 @@ def library_call(
     given = [out for out in segment.outputs if out in root.outs]
     layouts = [(binding.sizes(tv), binding.strides(tv)) for tv in given]
 
+    read_in_place = {e for e in exprs[:-1] if e.op in _PLAIN_COPIES and root.op not in _WRITING}
+
     device_type, device_id = binding.device
     # Where results of an op without tensor operands (the random state) go.
     device = f"cuda:{device_id}" if device_type == CUDA else None
@@ -54,7 +58,7 @@ def library_call(
         env: dict[Val, object] = {**known, **dict(zip(taken, values, strict=True))}
         for expr in exprs:
             operands = [env[v] for v in expr.ins]
-            is_plain = expr.op in _PLAIN_COPIES and expr is not root
+            is_plain = expr in read_in_place
             results = operands if is_plain else eager.evaluate(expr, operands, device)
             env.update(zip(expr.outs, results, strict=True))
         return tuple(
