@@ -36,8 +36,9 @@ column says PyTorch alone, NumPy arrays are refused with a message that says so.
 kernel reads through (permute, reshape, slice, ...) move nothing by themselves; as a fusion's output
 they are views where strides allow.
 
-Operand types of kernels: {kernel_types}. Tensors of {narrow_types} can be inputs and outputs, and
-only a library call converts them.
+Operand types of kernels: {kernel_types}. Kernels load, convert, move and store {moved_types} besides,
+by PyTorch's bits where a value is in range; beyond it casts saturate. Tensors of {library_types} can be
+inputs and outputs, and only a library call converts them.
 """
 
 
@@ -211,8 +212,12 @@ def _exprs(define: Callable[[Any], Any]) -> list[Any]:
 def page() -> str:
     """The text of docs/ops.md."""
     kernel_types = ", ".join(dtype.name for dtype in KERNEL_DTYPES)
-    narrow = ", ".join(d.name for d, info in INFO.items() if not info.in_kernels and info.dlpack)
-    lines = [_HEAD.format(kernel_types=kernel_types, narrow_types=narrow)]
+    others = [info for info in INFO.values() if not info.in_kernels and info.dlpack]
+    moved, library = (
+        ", ".join(info.dtype.name for info in others if info.is_moved is is_moved)
+        for is_moved in (True, False)
+    )
+    lines = [_HEAD.format(kernel_types=kernel_types, moved_types=moved, library_types=library)]
     lines += ["| op | what it computes | CPU | CUDA |", "|---|---|---|---|"]
     for entry in coverage():
         function = getattr(ops, entry.op)

@@ -14,7 +14,8 @@ class DTypeInfo:
     (type code, bits) pair of DLPack; `native` the spelling in error messages and printed IR.
     Half types live in registers as float that holds a value the half type has. `is_reduced` floats
     are narrower than Float: half types, fp8 and fp4. Kernels compute with types that are
-    `in_kernels`; the others are cast, or taken by library ops, by the framework. `elems_per_byte`
+    `in_kernels`, and load, convert, move and store those that are `is_moved` besides (fp8, which
+    lives in registers as half types do); all else is done by the framework. `elems_per_byte`
     is 2 where two elements share a byte along the fastest dim, which the framework's shape counts
     in pairs.
     """
@@ -29,13 +30,16 @@ class DTypeInfo:
     is_half: bool = False
     is_reduced: bool = False
     in_kernels: bool = True
+    is_moved: bool = True
     elems_per_byte: int = 1
 
 
 def _narrow(
     dtype: DataType, bits: int, code: int, name: str, native: str, torch: str = ""
 ) -> DTypeInfo:
-    """A float of 8 or fewer bits, which no kernel computes with. Type codes: DLPack 1.1."""
+    """A float of 8 or fewer bits, which no kernel computes with; a kernel moves whole bytes. Type
+    codes: DLPack 1.1.
+    """
     return DTypeInfo(
         dtype,
         "float",
@@ -46,6 +50,7 @@ def _narrow(
         native,
         is_reduced=True,
         in_kernels=False,
+        is_moved=bits == 8,
         elems_per_byte=8 // bits,
     )
 
@@ -79,7 +84,17 @@ _ROWS = (
         "complex128",
         "std::complex<double>",
     ),
-    DTypeInfo(DataType.UInt64, "int", 8, (1, 64), "uint64", "uint64", "uint64_t", in_kernels=False),
+    DTypeInfo(
+        DataType.UInt64,
+        "int",
+        8,
+        (1, 64),
+        "uint64",
+        "uint64",
+        "uint64_t",
+        in_kernels=False,
+        is_moved=False,
+    ),
     _narrow(DataType.Float8_e4m3fn, 8, 10, "float8_e4m3fn", "__e4m3"),
     _narrow(DataType.Float8_e5m2, 8, 12, "float8_e5m2", "__e5m2"),
     _narrow(DataType.Float8_e8m0fnu, 8, 14, "float8_e8m0fnu", "__e8m0"),

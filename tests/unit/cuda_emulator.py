@@ -55,7 +55,9 @@ def _arguments(kernel: Kernel) -> str:
 def _source(kernel: Kernel, schedule: CudaSchedule) -> str:
     text = cuda.emit(kernel, schedule)
     for block in blocks():
-        if "asm" in block.text or "fd_put" in block.names:
+        # Assembly for newer architectures has a plain form beside it.
+        has_plain_form = "__CUDA_ARCH__" in block.text
+        if ("asm" in block.text and not has_plain_form) or "fd_put" in block.names:
             text = text.replace(block.text, "")
     text = text.replace(
         "extern __shared__ __align__(16) unsigned char shared[]",

@@ -22,14 +22,26 @@ _REGISTER = {
     DataType.Bool: "bool",
     DataType.ComplexFloat: "fd_c64",
     DataType.ComplexDouble: "fd_c128",
+    DataType.Float8_e4m3fn: "float",
+    DataType.Float8_e5m2: "float",
+    DataType.Float8_e8m0fnu: "float",
 }
 _STORAGE = {
     **_REGISTER,
     DataType.Half: "fd_half",
     DataType.BFloat16: "fd_bf16",
     DataType.Bool: "fd_bool",
+    DataType.Float8_e4m3fn: "fd_e4m3",
+    DataType.Float8_e5m2: "fd_e5m2",
+    DataType.Float8_e8m0fnu: "fd_e8m0",
 }
-_ROUND = {DataType.Half: "fd_round_half", DataType.BFloat16: "fd_round_bf16"}
+_ROUND = {
+    DataType.Half: "fd_round_half",
+    DataType.BFloat16: "fd_round_bf16",
+    DataType.Float8_e4m3fn: "fd_round_e4m3",
+    DataType.Float8_e5m2: "fd_round_e5m2",
+    DataType.Float8_e8m0fnu: "fd_round_e8m0",
+}
 # Rows whose result is one of their operands, or exact in the operands' own type: no rounding to
 # half needed.
 _EXACT = frozenset(
@@ -246,7 +258,7 @@ def _unrounded(
 
 
 def needs_rounding(kernel: Kernel, node: Node) -> bool:
-    """Whether the text of `node` gives a float that its half type may not have."""
+    """Whether the text of `node` gives a float that its narrower type may not have."""
     if node.dtype not in _ROUND or node.op == CONST:
         return False
     operands = {
@@ -267,11 +279,15 @@ def node_text(
     """The C++ expression of `node` (not a load or a reduce).
 
     name: text of an operand, by node number; index: text of the current index along an axis.
-    rounded: whether a value of a half type must be one already; a value that is only stored need
-    not be, since storing rounds.
+    rounded: whether a value of a narrower type must be one already; a value that is only stored
+    need not be, since storing rounds (but not to powers of two, whose rounding goes by the source).
     """
     text = _unrounded(kernel, node, name, index)
-    return f"{_ROUND[node.dtype]}({text})" if rounded and needs_rounding(kernel, node) else text
+    is_scale = node.dtype is DataType.Float8_e8m0fnu
+    if not (rounded or is_scale) or not needs_rounding(kernel, node):
+        return text
+    is_down = is_scale and kernel.nodes[node.args[0]].dtype is DataType.BFloat16
+    return f"{_ROUND[node.dtype]}{'_down' if is_down else ''}({text})"
 
 
 def rounded_to_half(text: str, dtype: DataType) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuser_direct.codegen.cuda_expr import operand_dtype
-from fuser_direct.dtypes import INFO
+from fuser_direct.dtypes import INFO, is_narrow
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import (
     CAST,
@@ -30,6 +30,7 @@ from fuser_direct.ir.kernel import (
     Store,
 )
 from fuser_direct.ops import philox
+from fuser_direct.ops.narrow import fp8_bits, fp8_values
 from fuser_direct.ops.reference import reduction
 from fuser_direct.ops.reference_pointwise import cast, pointwise, reference_class, round_to
 from fuser_direct.ops.table import KERNEL_ROWS, ROWS
@@ -58,7 +59,11 @@ def run(
 
 
 def storage_dtype(dtype: DataType) -> np.dtype[Any]:
-    """NumPy type of an element of `dtype` in memory; uint16 holds the bits of a bfloat16."""
+    """NumPy type of an element of `dtype` in memory; unsigned integers hold the bits of a bfloat16
+    and of an fp8.
+    """
+    if is_narrow(dtype):
+        return np.dtype(np.uint8)
     return np.dtype(np.uint16 if dtype is DataType.BFloat16 else INFO[dtype].numpy)
 
 
@@ -68,12 +73,16 @@ def from_storage(memory: Array, dtype: DataType) -> Array:
         return (memory.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype is DataType.Bool:
         return np.asarray(memory.view(np.uint8) != 0)
+    if is_narrow(dtype):
+        return fp8_values(memory, dtype)
     return memory.astype(reference_class(dtype))
 
 
 def to_storage(values: Array, dtype: DataType) -> Array:
     """Values of the reference class of `dtype`, rounded to elements in memory."""
     values = round_to(np.asarray(values), dtype)
+    if is_narrow(dtype):
+        return fp8_bits(values, dtype)
     with np.errstate(over="ignore", under="ignore"):
         if dtype is DataType.BFloat16:
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)

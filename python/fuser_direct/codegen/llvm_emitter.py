@@ -125,8 +125,8 @@ class Emitter:
         if elem in ("float", "double"):
             value = b.load(elem, 1, at)
             return (
-                self.memory.round_half(dtype, value)
-                if INFO[dtype].is_half
+                self.memory.rounded(dtype, value)
+                if INFO[dtype].is_reduced
                 else Value(dtype, (value,))
             )
         whole = b.load("i64", 1, at)
@@ -332,8 +332,8 @@ class Emitter:
         assert not isinstance(value, complex)
         one = constant(value, elem)
         return (
-            self.memory.round_half(node.dtype, one)
-            if INFO[node.dtype].is_half
+            self.memory.rounded(node.dtype, one)
+            if INFO[node.dtype].is_reduced
             else Value(node.dtype, (one,))
         )
 
@@ -546,9 +546,9 @@ class Emitter:
         return result
 
     def finished(self, dtype: DataType, parts: Sequence[V]) -> Value:
-        """A reduction's result as a node value; half types are rounded."""
-        if INFO[dtype].is_half:
-            return self.memory.round_half(dtype, parts[0])
+        """A reduction's result as a node value; narrower types are rounded."""
+        if INFO[dtype].is_reduced:
+            return self.memory.rounded(dtype, parts[0])
         return Value(dtype, tuple(parts))
 
     def reduction_space(self) -> tuple[V, V]:

@@ -53,7 +53,7 @@ class Math(SpecialMath):
         if dtype in (DataType.Half, DataType.BFloat16):
             if op in EXACT and all(arg.dtype in (dtype, DataType.Bool) for arg in args):
                 return Value(dtype, (result,))
-            return self.memory.round_half(dtype, result)
+            return self.memory.rounded(dtype, result)
         return Value(dtype, (result,))
 
     def _operands(self, op: str, dtype: DataType, args: Sequence[Value]) -> list[V]:
@@ -74,8 +74,8 @@ class Math(SpecialMath):
 
     def cast(self, value: Value, dtype: DataType) -> Value:
         """`value` as `dtype`: complex -> real drops the imaginary part, anything -> Bool is "not
-        zero", floats become integers by truncation (saturated; NaN gives 0), halves are rounded to
-        nearest even.
+        zero", floats become integers by truncation (saturated; NaN gives 0), halves and fp8 are
+        rounded to nearest even (powers of two: up, but down from BFloat16).
         """
         if value.dtype is dtype:
             return value
@@ -92,8 +92,8 @@ class Math(SpecialMath):
             one, other = (self.convert_register(part, "i1") for part in value.parts)
             return Value(dtype, (self.b.or_(one, other),))
         part = self.convert_register(value.parts[0], elem)
-        if dtype in (DataType.Half, DataType.BFloat16):
-            return self.memory.round_half(dtype, part)
+        if dtypes.INFO[dtype].is_reduced:
+            return self.memory.rounded(dtype, part, value.dtype is DataType.BFloat16)
         return Value(dtype, (part,))
 
     def reduce(self, op: str, a: Value, b: Value) -> Value:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuser_direct.codegen.llvm_builder import Builder
+from fuser_direct.codegen.llvm_fp8 import narrowed, widen
 from fuser_direct.codegen.llvm_types import BITS, V, Value, constant, storage, suffix
-from fuser_direct.dtypes import is_complex
+from fuser_direct.dtypes import INFO, is_complex, is_narrow
 from fuser_direct.enums import DataType
 
 # The widest vector register, and the line size: what non-temporal stores are aligned to.
@@ -287,6 +288,8 @@ class Memory:
             return Value(dtype, (self._half_to_float(raw),), packed=raw)
         if dtype is DataType.Bool:
             return Value(dtype, (b.icmp("ne", raw, 0),))
+        if is_narrow(dtype):
+            return widen(b, dtype, raw)
         return Value(dtype, (raw,))
 
     def encode(self, value: Value, lanes: int) -> V:
@@ -297,11 +300,11 @@ class Memory:
             if lanes == 1:
                 return b.insert_pair(real, imag)
             return b.shuffle(real, imag, [k // 2 + (k % 2) * lanes for k in range(2 * lanes)])
-        if value.dtype in (DataType.BFloat16, DataType.Half):
+        if INFO[value.dtype].is_reduced:
             packed = (
                 value.packed
                 if value.packed is not None
-                else self.round_half(value.dtype, value.one).packed
+                else self.rounded(value.dtype, value.one).packed
             )
             assert packed is not None
             return self._resize(packed, lanes)
@@ -312,9 +315,13 @@ class Memory:
         """`part` in `lanes` lanes: spread, or its first lane alone (for a stride of 0)."""
         return self.b.extract(part, 0) if lanes == 1 else self.b.splat(part, lanes)
 
-    def round_half(self, dtype: DataType, x: V) -> Value:
-        """Float `x` rounded to nearest even in the half type `dtype`; NaN stays NaN."""
+    def rounded(self, dtype: DataType, x: V, rounds_down: bool = False) -> Value:
+        """Float `x` rounded to nearest even in the half or fp8 type `dtype`; NaN stays NaN.
+        rounds_down: to the power of two below, in e8m0.
+        """
         b = self.b
+        if is_narrow(dtype):
+            return widen(b, dtype, narrowed(b, dtype, x, rounds_down))
         if dtype is DataType.Half:
             packed = self._float_to_half(x)
             return Value(dtype, (self._half_to_float(packed),), packed=packed)

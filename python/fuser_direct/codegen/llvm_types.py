@@ -6,6 +6,7 @@ import math
 import struct
 from dataclasses import field
 
+from fuser_direct.dtypes import is_narrow
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.records import dataclass
@@ -82,7 +83,8 @@ class V:
 class Value:
     """The registers of one kernel node: one, or real and imaginary part.
 
-    packed: the same value in the half type's storage bits, when rounding has made them already.
+    packed: the same value in the narrower type's storage bits, when rounding has made them
+    already.
     """
 
     dtype: DataType
@@ -107,6 +109,9 @@ REGISTER = {
     DataType.Bool: "i1",
     DataType.ComplexFloat: "float",
     DataType.ComplexDouble: "double",
+    DataType.Float8_e4m3fn: "float",
+    DataType.Float8_e5m2: "float",
+    DataType.Float8_e8m0fnu: "float",
 }
 
 BITS = {"double": 64, "i64": 64, "float": 32, "i32": 32, "i16": 16, "half": 16, "i8": 8, "i1": 1}
@@ -135,6 +140,8 @@ def storage(dtype: DataType, target: CpuTarget) -> str:
     """The element type that memory of `dtype` is accessed by (one component, where complex)."""
     if dtype is DataType.Half:
         return "half" if target.has_half else "i16"
+    if is_narrow(dtype):
+        return "i8"
     return {DataType.BFloat16: "i16", DataType.Bool: "i8"}.get(dtype, REGISTER[dtype])
 
 

@@ -48,6 +48,8 @@ _MAX_DEPTH = 8
 TRANSPARENT = frozenset(("set", "permute", "broadcast", "squeeze", "expand", "reshape", "slice"))
 _FACTORIES = frozenset(("full", "iota", "uniform", "normal"))
 _KERNEL_OPS = TRANSPARENT | _FACTORIES | frozenset(REDUCTIONS) | frozenset(RESIZES)
+# Ops whose result is elements of their operands, moved or converted.
+_MOVES = frozenset(RESIZES) | frozenset(("cast", "segment_set", "stride_order"))
 
 
 def is_library(expr: Expr) -> bool:
@@ -57,7 +59,11 @@ def is_library(expr: Expr) -> bool:
         return True
     if expr.op in TRANSPARENT:
         return False
-    return any(not INFO[tv.dtype_].in_kernels for tv in (*tensor_ins(expr), *tensor_outs(expr)))
+    return not all(
+        INFO[tv.dtype_].in_kernels
+        or (expr.op in _MOVES and INFO[tv.dtype_].is_moved and not tv.is_cpu)
+        for tv in (*tensor_ins(expr), *tensor_outs(expr))
+    )
 
 
 @dataclass(eq=False)

@@ -627,9 +627,9 @@ def _tensor(val: Val) -> TensorView:
 
 
 def _folds(value: Any, dtype: DataType) -> bool:
-    """Whether converting a constant needs no rounding to a half type and no overflow rule."""
+    """Whether converting a constant needs no rounding to a narrower float and no overflow rule."""
     info = INFO[dtype]
-    if info.is_half or isinstance(value, complex):
+    if info.is_reduced or isinstance(value, complex):
         return False
     if info.kind == "int":
         return math.isfinite(value) and abs(value) < 2 ** (8 * info.itemsize_bytes - 1)

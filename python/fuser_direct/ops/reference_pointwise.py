@@ -77,7 +77,8 @@ def cast(x: Array, source: DataType, target: DataType) -> Array:
     """`x`, a value of `source`, cast to `target`.
 
     Floats truncate to integers; complex values lose their imaginary part, except on the way to
-    bool. What isn't Float or narrower becomes Float on its way to a half type, as in C and PyTorch.
+    bool. What isn't Float or narrower becomes Float on its way to a narrower type, as in C and
+    PyTorch.
     """
     narrow = (DataType.Float, DataType.Half, DataType.BFloat16)
     if target is source or (is_floating(source) and target is DataType.Double):
@@ -91,7 +92,7 @@ def cast(x: Array, source: DataType, target: DataType) -> Array:
             return np.asarray(x != 0)
         if is_complex(source) and not is_complex(target):
             x = np.asarray(x).real
-        if target in narrow and source not in narrow:
+        if (target in narrow or is_narrow(target)) and source not in narrow:
             # Straight from the value: an integer would round twice by way of float64.
             x = np.asarray(x).astype(np.float32).astype(np.float64)
         return round_to(np.asarray(x).astype(reference_class(target)), target)

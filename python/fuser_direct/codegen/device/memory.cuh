@@ -194,6 +194,157 @@ __device__ __forceinline__ float fd_round_half(float x) {
   return fd_widen_half(fd_narrow_half(x, 0.0f));
 }
 
+//- fd_narrow_fp8
+// Bits of the fp8 value nearest to x, ties to even; what is beyond the largest finite value becomes
+// that one, NaN stays NaN, and both keep their sign. Mantissa: bits after the leading one; Bias: of
+// the exponent; Largest: bits of the largest finite value.
+template <int Mantissa, int Bias, unsigned int Largest>
+__device__ __forceinline__ unsigned int fd_narrow_fp8(float x) {
+  constexpr int shift = 23 - Mantissa;
+  // Adding this leaves the sum's last bit worth the least denormal: the hardware rounds.
+  constexpr unsigned int unit = (unsigned int)(151 - Bias - Mantissa) << 23;
+  const unsigned int bits = __float_as_uint(x), size = bits & 0x7fffffffu;
+  const unsigned int tiny =
+      __float_as_uint(__uint_as_float(size) + __uint_as_float(unit)) - unit;
+  const unsigned int halfway = (1u << (shift - 1)) - 1u + (size >> shift & 1u);
+  unsigned int r = (size + halfway - ((unsigned int)(127 - Bias) << 23)) >> shift;
+  r = r > Largest ? Largest : r;
+  r = size < (unsigned int)(128 - Bias) << 23 ? tiny : r;
+  r = size > 0x7f800000u ? 0x7fu : r;
+  return r | (bits >> 24 & 0x80u);
+}
+
+//- fd_narrow_e4m3
+// Two floats as fp8 e4m3 in the low bytes of a word, `lo` lowest. The instruction of sm_89 drops the
+// sign of NaN.
+__device__ __forceinline__ unsigned int fd_narrow_e4m3(float lo, float hi) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned short both;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(hi), "f"(lo));
+  const unsigned int signs = __byte_perm(__float_as_uint(lo), __float_as_uint(hi), 0x0073u);
+  return both | (signs & 0x8080u);
+#else
+  return fd_narrow_fp8<3, 7, 0x7eu>(lo) | fd_narrow_fp8<3, 7, 0x7eu>(hi) << 8;
+#endif
+}
+
+//- fd_narrow_e5m2
+// Two floats as fp8 e5m2, as `fd_narrow_e4m3`.
+__device__ __forceinline__ unsigned int fd_narrow_e5m2(float lo, float hi) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned short both;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(hi), "f"(lo));
+  const unsigned int signs = __byte_perm(__float_as_uint(lo), __float_as_uint(hi), 0x0073u);
+  return both | (signs & 0x8080u);
+#else
+  return fd_narrow_fp8<2, 15, 0x7bu>(lo) | fd_narrow_fp8<2, 15, 0x7bu>(hi) << 8;
+#endif
+}
+
+//- fd_widen_e4m3
+// The lowest byte, fp8 e4m3, as float. With its exponent at a float's place it is 2^120 too small.
+__device__ __forceinline__ float fd_widen_e4m3(unsigned int byte) {
+  const float size = __uint_as_float((byte & 0x7fu) << 20) * 0x1p120f;
+  const unsigned int bits = (byte & 0x7fu) == 0x7fu ? 0x7fc00000u : __float_as_uint(size);
+  return __uint_as_float(bits | (byte & 0x80u) << 24);
+}
+
+//- fd_widen_e5m2
+// The lowest byte, fp8 e5m2, as float: it is the upper byte of a half.
+__device__ __forceinline__ float fd_widen_e5m2(unsigned int byte) {
+  return fd_widen_half((byte & 0xffu) << 8);
+}
+
+//- fd_e4m3
+// fp8 e4m3 in memory; float that holds such a value in registers.
+struct fd_e4m3 {
+  unsigned char bits;
+};
+template <>
+struct fd_storage<fd_e4m3> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    return fd_widen_e4m3(w[k / 4] >> (8 * (k % 4)));
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      const unsigned int two = fd_narrow_e4m3(v[k], k + 1 < N ? v[k + 1] : 0.0f);
+      w[k / 4] = k % 4 == 0 ? two : w[k / 4] | two << 16;
+    }
+  }
+};
+
+//- fd_round_e4m3
+// The fp8 e4m3 value nearest to x, ties to even.
+__device__ __forceinline__ float fd_round_e4m3(float x) {
+  return fd_widen_e4m3(fd_narrow_e4m3(x, 0.0f));
+}
+
+//- fd_e5m2
+// fp8 e5m2 in memory; float that holds such a value in registers.
+struct fd_e5m2 {
+  unsigned char bits;
+};
+template <>
+struct fd_storage<fd_e5m2> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    return fd_widen_e5m2(w[k / 4] >> (8 * (k % 4)));
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      const unsigned int two = fd_narrow_e5m2(v[k], k + 1 < N ? v[k + 1] : 0.0f);
+      w[k / 4] = k % 4 == 0 ? two : w[k / 4] | two << 16;
+    }
+  }
+};
+
+//- fd_round_e5m2
+// The fp8 e5m2 value nearest to x, ties to even.
+__device__ __forceinline__ float fd_round_e5m2(float x) {
+  return fd_widen_e5m2(fd_narrow_e5m2(x, 0.0f));
+}
+
+//- fd_e8m0
+// A power of two from 2^-127 to 2^127 or NaN by its biased exponent; in registers, a float that is
+// one. A zero, which no byte stands for, is stored as the least.
+struct fd_e8m0 {
+  unsigned char bits;
+};
+template <>
+struct fd_storage<fd_e8m0> {
+  typedef float reg;
+  __device__ static __forceinline__ float get(const unsigned int* w, int k) {
+    const unsigned int e = w[k / 4] >> (8 * (k % 4)) & 0xffu;
+    return __uint_as_float(e == 0 ? 0x00400000u : e == 255 ? 0x7fc00000u : e << 23);
+  }
+  template <int N>
+  __device__ static __forceinline__ void set(unsigned int* w, const float* v) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const unsigned int e = (__float_as_uint(v[k]) >> 23 & 0xffu) << (8 * (k % 4));
+      w[k / 4] = k % 4 == 0 ? e : w[k / 4] | e;
+    }
+  }
+};
+
+//- fd_round_e8m0 fd_round_e8m0_down
+// The power of two at or above (at or below) |x| that e8m0 has; NaN stays NaN.
+__device__ __forceinline__ float fd_round_e8m0(float x, bool is_down = false) {
+  const unsigned int size = __float_as_uint(x) & 0x7fffffffu;
+  if (size > 0x7f800000u) return x;
+  unsigned int e = size >> 23;
+  // 2^-127 is a denormal.
+  if (!is_down && (e == 0 ? size > 0x00400000u : (size & 0x7fffffu) != 0)) ++e;
+  e = e > 254u ? 254u : e;
+  return __uint_as_float(e == 0 ? 0x00400000u : e << 23);
+}
+__device__ __forceinline__ float fd_round_e8m0_down(float x) { return fd_round_e8m0(x, true); }
+
 //- fd_load
 // N neighbouring elements by aligned accesses of up to 16 bytes.
 template <class T, int N>
