@@ -36,9 +36,10 @@ column says PyTorch alone, NumPy arrays are refused with a message that says so.
 kernel reads through (permute, reshape, slice, ...) move nothing by themselves; as a fusion's output
 they are views where strides allow.
 
-Operand types of kernels: {kernel_types}. Kernels load, convert, move and store {moved_types} besides,
-by PyTorch's bits where a value is in range; beyond it casts saturate. Tensors of {library_types} can be
-inputs and outputs, and only a library call converts them.
+Operand types of kernels: {kernel_types}. Besides, kernels load, convert, move and store
+{moved_types}, by PyTorch's bits where a value is in range; beyond it casts saturate.
+Tensors of {library_types} can be inputs and outputs, and only a library call converts
+them. fp4 counts elements in a fusion, and pairs along the fastest dim in PyTorch's tensor.
 """
 
 

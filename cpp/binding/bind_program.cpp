@@ -149,7 +149,9 @@ void make_program(Program* self, int device_type, int device_id, int64_t num_inp
 
 int64_t add_buffer(Program& self, int code, int bits, std::vector<int64_t> sizes,
                    std::vector<int64_t> strides) {
-  const dl::DataType dtype{static_cast<dl::TypeCode>(code), static_cast<uint8_t>(bits), 1};
+  // Elements of less than a byte come in whole bytes, as frameworks count them.
+  const auto lanes = static_cast<uint16_t>(bits > 0 && bits < 8 ? 8 / bits : 1);
+  const dl::DataType dtype{static_cast<dl::TypeCode>(code), static_cast<uint8_t>(bits), lanes};
   return self.add_buffer(dtype, std::move(sizes), std::move(strides));
 }
 

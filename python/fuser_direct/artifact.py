@@ -291,10 +291,10 @@ class _Linker:
         self, args: Sequence[ArgInfo], device: int | None, options: Any = ((), ())
     ) -> _ext.Program:
         """The program for one kind of call; the executor asks for it."""
-        from fuser_direct.compiler import arguments
+        from fuser_direct.compiler import arguments, packed
         from fuser_direct.compiler.program import Assembler
 
-        arguments.check(self.compiler.fusion, args)
+        arguments.check(self.compiler.fusion, packed.in_elements(self.compiler.fusion, args))
         home = arguments.common_device(args, device) or self._default_home()
         target = self._target_for(home)
         where = device if device is not None or home[0] == CUDA else -1

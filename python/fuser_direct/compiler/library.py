@@ -9,7 +9,9 @@ from typing import Any
 from fuser_direct.compiler.arguments import CUDA
 from fuser_direct.compiler.axes import shape_operands
 from fuser_direct.compiler.bind import Binding
+from fuser_direct.compiler.packed import fastest_dim, in_bytes, is_packed
 from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.enums import DataType
 from fuser_direct.ir.fusion import Expr, TensorView, Val
 
 Function = Callable[..., tuple[object, ...]]
@@ -43,7 +45,7 @@ def library_call(
     for val in {v for expr in exprs for v in shape_operands(expr)}:
         known[val] = binding.integer(val)
     given = [out for out in segment.outputs if out in root.outs]
-    layouts = [(binding.sizes(tv), binding.strides(tv)) for tv in given]
+    layouts = [(tv.dtype_, binding.sizes(tv), binding.strides(tv)) for tv in given]
 
     read_in_place = {e for e in exprs[:-1] if e.op in _PLAIN_COPIES and root.op not in _WRITING}
 
@@ -62,8 +64,10 @@ def library_call(
             results = operands if is_plain else eager.evaluate(expr, operands, device)
             env.update(zip(expr.outs, results, strict=True))
         return tuple(
-            _laid_out(env[tv], sizes, strides)
-            for tv, (sizes, strides) in zip(given, layouts, strict=True)
+            _packed_out(env[tv], *layout)
+            if is_packed(layout[0])
+            else _laid_out(env[tv], *layout[1:])
+            for tv, layout in zip(given, layouts, strict=True)
         )
 
     return call, taken, given
@@ -88,6 +92,24 @@ def _cone(plan: Plan, root: Expr) -> list[Expr]:
                 ):
                     stack.append((source, False))
     return order
+
+
+def _packed_out(
+    tensor: Any, dtype: DataType, sizes: Sequence[int], strides: Sequence[int]
+) -> object:
+    """`tensor`, whose pairs lie along its last dim, with planned strides, which count elements."""
+    import torch
+
+    from fuser_direct.ops.eager_pointwise import cast
+
+    fastest = fastest_dim(sizes, strides)
+    counted, steps, _ = in_bytes(dtype, sizes, strides)
+    if fastest not in (None, len(sizes) - 1):
+        # Pairs along another dim hold other elements.
+        wide = cast(tensor, dtype, DataType.Float).movedim(fastest, -1)
+        tensor = cast(wide, DataType.Float, dtype).movedim(-1, fastest)
+    # PyTorch copies no fp4 into other strides.
+    return _laid_out(tensor.view(torch.uint8), counted, steps).view(tensor.dtype)  # type: ignore[attr-defined]
 
 
 def _laid_out(tensor: Any, sizes: Sequence[int], strides: Sequence[int]) -> object:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fuser_direct import options as option_names
-from fuser_direct.compiler import arguments
+from fuser_direct.compiler import arguments, packed
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
 from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
 from fuser_direct.compiler.layout import allocation_orders
@@ -104,6 +104,7 @@ class FusionCompiler:
         """An assembler of class `kind` for one kind of call; parameters and errors as of
         `compile`. target: instead of the machine at hand."""
         option_names.check(*options)
+        args = packed.in_elements(self.fusion, args)
         arguments.check(self.fusion, args)
         home = arguments.common_device(args, device) or _default_device()
         if target is None:

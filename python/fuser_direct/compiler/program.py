@@ -10,11 +10,12 @@ from fuser_direct import _ext
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
 from fuser_direct.compiler.kernels import STORE, CompiledKernel
 from fuser_direct.compiler.library import library_call
+from fuser_direct.compiler.packed import in_bytes
 from fuser_direct.compiler.segment import Plan, Segment
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType, SchedulerType
-from fuser_direct.errors import InputError, LaunchError
+from fuser_direct.errors import InputError, LaunchError, UnsupportedError
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.ir.kernel import (
     CAST,
@@ -215,6 +216,7 @@ class Assembler:
         return any(o.strides not in written or o.offset_elems or o.is_conditional for o in read)
 
     def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
+        _refuse_unmoved(lowered)
         parts = choose.parts(lowered, self.target.device)
         workspaces: dict[int, int] = {}
         for part in parts:
@@ -254,7 +256,8 @@ class Assembler:
 
     def _buffer(self, dtype: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
         code, bits = INFO[dtype].dlpack
-        return self.program.add_buffer(code, bits, list(sizes), list(strides))
+        counted, steps, _ = in_bytes(dtype, sizes, strides)
+        return self.program.add_buffer(code, bits, counted, steps)
 
     def _refuse_empty_extremes(self, segment: Segment) -> None:
         """A maximum of nothing has no value, as in eager PyTorch."""
@@ -401,7 +404,8 @@ class Assembler:
         if base not in self.binding.position and self._is_whole(tv, base, strides, offset):
             self.program.add_output(self.buffers[base])
             return
-        self.program.add_view(self.buffers[base], list(self.binding.sizes(tv)), strides, offset)
+        layout_in_bytes = in_bytes(tv.dtype_, self.binding.sizes(tv), strides, offset)
+        self.program.add_view(self.buffers[base], *layout_in_bytes)
 
     def _is_whole(self, tv: TensorView, base: TensorView, strides: list[int], offset: int) -> bool:
         """Whether a view is its base as it stands."""
@@ -429,6 +433,17 @@ class Assembler:
         graph = build(self.plan, segment, self.binding)
         extents = {a: self.binding.extent(a) for a in walked}
         self._add_kernel(lower(graph, extents, frozenset(), "fused_copy"), set())
+
+
+def _refuse_unmoved(lowered: Lowered) -> None:
+    for argument in lowered.arguments:
+        operand = argument.operand
+        if not INFO[operand.dtype].is_moved:
+            raise UnsupportedError(
+                f"execute: {operand.tensor or 'a tensor'} of {operand.dtype} would have to be "
+                "copied to another layout, and no kernel moves elements of this type; cast it to "
+                "another type, or return it in the layout it has"
+            )
 
 
 def _name(graph: Graph) -> str:

@@ -59,7 +59,11 @@ def widened(x: Tensor, source: DataType) -> Tensor:
     """fp8 or fp4 as float32, which has all their values; fp4 pairs come apart."""
     import torch
 
-    return unpack_fp4(x) if source is DataType.Float4_e2m1fn else x.to(torch.float32)
+    if source is not DataType.Float4_e2m1fn:
+        return x.to(torch.float32)
+    # Pairs lie along the fastest dim.
+    dense = [dim for dim in range(x.dim()) if x.stride(dim) == 1]
+    return unpack_fp4(x, max(dense, key=lambda dim: (x.shape[dim] != 1, dim), default=-1))
 
 
 def narrowed(x: Tensor, source: DataType, target: DataType) -> Tensor:

@@ -230,12 +230,16 @@ MOVES: dict[str, Callable[[Expr, Sequence[Any]], Tensor]] = {
 }
 
 
+_VIEWS = frozenset(("permute", "broadcast", "squeeze"))
+
+
 def move(expr: Expr, values: Sequence[Any]) -> Tensor:
     """An op that only moves elements; types that PyTorch can't move go by way of another."""
     import torch
 
     function, dtype = MOVES[expr.op], expr.outs[0].dtype_
-    if INFO[dtype].in_kernels:
+    # Pairs of fp4 stay pairs where no dim changes.
+    if INFO[dtype].in_kernels or (expr.op in _VIEWS and dtype is DataType.Float4_e2m1fn):
         return function(expr, values)
     if dtype is DataType.UInt64:
         signed = [v.view(torch.int64) if _has(v, torch.uint64) else v for v in values]
