@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fuser_direct import DataType
 from tests.cases_fusions import layernorm, rmsnorm, softmax
+from tests.cases_gathers import GATHER_CASES
 from tests.support import Case, Maker, Scalar
 
 FLOAT, HALF, BF16 = DataType.Float, DataType.Half, DataType.BFloat16
@@ -494,4 +495,5 @@ CASES = [
         ),
         lambda x: (torch.lgamma(x.abs() + 0.5), torch.erfinv(torch.tanh(x) * 0.75)),
     ),
+    *GATHER_CASES,
 ]

@@ -20,7 +20,12 @@ from fuser_direct.ir.fusion import TensorView
 from fuser_direct.lowering.canonical import Lowered, lower
 from fuser_direct.lowering.graph import build
 from fuser_direct.schedulers import choose
-from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints
+from fuser_direct.schedulers.contract import (
+    CudaDevice,
+    CudaLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
 from tests.cases import FUSION_CASES, OP_CASES
 from tests.support import Case, Maker, arguments, define, dtype_of
 
@@ -72,7 +77,7 @@ def _arrays(part: Lowered, memory: Memory, workspaces: dict[int, Array]) -> list
     return arrays
 
 
-def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any]) -> None:
+def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any]) -> Scheduled:
     """Runs one kernel both ways; leaves the interpreter's results in `arrays`."""
     scheduled = choose.schedule(part, _DEVICE, LaunchConstraints(), (False,) * len(arrays))
     scalars = []
@@ -98,6 +103,7 @@ def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any]) -> No
         limit = 4 * TOLERANCE.get(buffer.dtype, 0.0)
         x, y = (interpret.from_storage(a, buffer.dtype) for a in (got, want))
         np.testing.assert_allclose(x, y, rtol=limit, atol=limit, equal_nan=True)
+    return scheduled
 
 
 _OUTSIDE_KERNELS = tuple(dtype.name for dtype, row in INFO.items() if not row.in_kernels)
@@ -108,6 +114,12 @@ _CASES = [
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda c: c.name)
 def test_scheduled_kernels_do_what_they_mean(case: Case) -> None:
+    check_fusion(case)
+
+
+def check_fusion(case: Case) -> list[Scheduled]:
+    """Runs the kernels of a case one after the other, each both ways; gives what was scheduled."""
+    done: list[Scheduled] = []
     made = case.inputs(Maker("cpu"))
     fusion, inputs = define(case, made).fusion, arguments(made)
     assert fusion is not None
@@ -128,5 +140,8 @@ def test_scheduled_kernels_do_what_they_mean(case: Case) -> None:
         extents = {axis: binding.extent(axis) for axis in segment.domain}
         whole = lower(build(planned, segment, binding), extents, segment.reduced, "k")
         workspaces: dict[int, Array] = {}
-        for part in choose.parts(whole, _DEVICE):
+        done.extend(
             _check_part(part, _arrays(part, memory, workspaces), inputs)
+            for part in choose.parts(whole, _DEVICE)
+        )
+    return done

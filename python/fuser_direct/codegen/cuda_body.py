@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.enums import DataType
+from fuser_direct.ir.dependence import ready_loads, reduce_dependent, varying_axes
 from fuser_direct.ir.kernel import (
     CONST,
     DYNAMIC,
@@ -33,14 +34,22 @@ class Body:
     """Lines of one kernel, with what is known of its nodes.
 
     innermost: number of the innermost axis, -1 where there is none. vector: neighbouring points of
-    it that a thread treats together (its lanes). index: text of the current index along each axis;
+    it that a thread treats together (its lanes). uniform: nodes that vary along it, but not between
+    lanes. index: text of the current index along each axis;
     along the innermost axis, of lane 0.
     """
 
-    def __init__(self, kernel: Kernel, vector: int, vectorized: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        vector: int,
+        vectorized: Sequence[bool],
+        uniform: Sequence[int] = (),
+    ) -> None:
         self.kernel = kernel
         self.vector = vector
         self.vectorized = vectorized
+        self.uniform = frozenset(uniform)
         # Buffers whose vectors are loaded under the cache policy `policy`.
         self.under_policy: frozenset[int] = frozenset()
         # Buffers whose elements lie in the order of units, the current one of which is `unit`.
@@ -52,6 +61,7 @@ class Body:
         self.base: dict[int, str] = {b: f"b{b}" for b in range(len(kernel.buffers))}
         self.varies = varying_axes(kernel)
         self.after_reduce = reduce_dependent(kernel)
+        self.ready = ready_loads(kernel)
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
         self.declared: set[int] = set()
@@ -124,7 +134,7 @@ class Body:
 
     def is_lane(self, n: int) -> bool:
         """Whether node `n` differs between the lanes of a vector."""
-        return self.innermost in self.varies[n]
+        return self.innermost in self.varies[n] and n not in self.uniform
 
     def buffer_register(self, b: int) -> str:
         """C++ type of an element of buffer `b` in a register."""
@@ -140,9 +150,8 @@ class Body:
         return attr
 
     def is_plain_load(self, n: int) -> bool:
-        """Whether node `n` is a load that waits for no other value: it may be issued ahead."""
-        node = self.kernel.nodes[n]
-        return node.op == LOAD and not node.args
+        """Whether node `n` is a load that waits for no value of a walk: it may be issued ahead."""
+        return n in self.ready
 
     def load_words(self, n: int) -> int:
         """32-bit registers that one vector of load node `n` takes, packed."""
@@ -196,10 +205,17 @@ class Body:
         return " + ".join(terms)
 
     def load(self, n: int, axes: Iterable[int]) -> str:
-        """Loads one vector (one element, where lanes don't differ) for load node `n`."""
+        """Loads one vector (one element, where lanes don't differ) for load node `n`; nothing but
+        zeros where its predicate is false.
+        """
+        text, predicate = self._load(n, axes), self._predicate(n)
+        return f"{predicate} ? {text} : fd_pack<{self.load_words(n)}>{{}}" if predicate else text
+
+    def _load(self, n: int, axes: Iterable[int]) -> str:
         b = self._buffer(n)
         buffer = self.kernel.buffers[b]
-        dtype, where = expr.storage_type(buffer.dtype), self.address(b, axes)
+        dtype = expr.storage_type(buffer.dtype)
+        where = self._gathered(n, self.address(b, axes))
         if not self.is_lane(n) or self.vector == 1:
             return f"fd_load<{dtype}, 1>({where})"
         if self.vectorized[b]:
@@ -210,6 +226,8 @@ class Body:
             row = self.address(b, [a for a in axes if a != self.innermost])
             place = f"{self.index[self.innermost]}, e{self.innermost}"
             return f"fd_load_across<{dtype}, {self.vector}>({row}, {place})"
+        if self.kernel.nodes[n].args:
+            return f"fd_load_somewhere<{dtype}, {self.vector}>({where}, {self._lane_stride(b)})"
         return f"fd_gather<{dtype}, {self.vector}>({where}, {self._lane_stride(b)})"
 
     def _lane_stride(self, b: int) -> str:
@@ -269,10 +287,14 @@ class Body:
         where = self._gathered(n, self.address(b, axes, lane))
         storage = expr.storage_type(self.load_dtype(n))
         text = f"fd_get<{storage}>(fd_load<{storage}, 1>({where}), 0)"
+        predicate = self._predicate(n)
+        return f"{predicate} ? {text} : {expr.literal(0, node.dtype)}" if predicate else text
+
+    def _predicate(self, n: int) -> str:
+        """The value that says whether load node `n` reads anything; "" where it always does."""
+        node = self.kernel.nodes[n]
         predicate = node.args[1:] if node.op == GATHER else node.args
-        if not predicate:
-            return text
-        return f"{self.name(predicate[0])} ? {text} : {expr.literal(0, node.dtype)}"
+        return self.name(predicate[0]) if predicate else ""
 
     def _gathered(self, n: int, where: str) -> str:
         node = self.kernel.nodes[n]
@@ -287,14 +309,9 @@ class Body:
                 continue
             if self.is_plain_load(n) or any(self.is_lane(arg) for arg in node.args):
                 continue
-            b = self._buffer(n)
-            where, stride = self._gathered(n, self.address(b, axes)), self._lane_stride(b)
-            storage = expr.storage_type(self.load_dtype(n))
-            text = f"fd_load_somewhere<{storage}, {self.vector}>({where}, {stride})"
-            predicate = node.args[1:] if node.op == GATHER else node.args
             self.line(f"fd_pack<{self.load_words(n)}> p{n} = {{}};")
-            with self.maybe(self.name(predicate[0]) if predicate else None):
-                self.line(f"p{n} = {text};", f"{node.op} b{b}")
+            with self.maybe(self._predicate(n) or None):
+                self.line(f"p{n} = {self._load(n, axes)};", f"{node.op} b{node.attr}")
             packs[n] = f"p{n}"
         return packs
 
@@ -314,7 +331,7 @@ class Body:
         new = [n for n in dict.fromkeys(nodes) if n not in self.declared]
         packs: dict[int, str] = {}
         for n in new:
-            if self.is_plain_load(n):
+            if self.is_plain_load(n) and not self.kernel.nodes[n].args:
                 self.line(f"const auto p{n} = {self.load(n, axes)};")
                 packs[n] = f"p{n}"
         of_lanes = [n for n in new if self.vector > 1 and self.is_lane(n)] if lanes else []
@@ -408,30 +425,3 @@ def points(kernel: Kernel) -> tuple[tuple[int, ...], tuple[Store, ...]]:
         nodes += [*stage.loop, *stage.reduces, *stage.after]
         stores += [*stage.stores, *stage.row_stores]
     return tuple(dict.fromkeys(nodes)), tuple(stores)
-
-
-def varying_axes(kernel: Kernel) -> tuple[frozenset[int], ...]:
-    """For each node, the axes along which its value can differ."""
-    reduction = frozenset(kernel.reduction_axes)
-    found: list[frozenset[int]] = []
-    for node in kernel.nodes:
-        axes = frozenset[int]().union(*(found[arg] for arg in node.args))
-        if node.op in (LOAD, GATHER):
-            assert isinstance(node.attr, int)
-            axes |= {a for a, stride in enumerate(kernel.buffers[node.attr].strides) if stride != 0}
-        elif node.op == INDEX:
-            assert isinstance(node.attr, int)
-            axes = frozenset((node.attr,))
-        elif node.op == REDUCE:
-            axes -= reduction
-        found.append(axes)
-    return tuple(found)
-
-
-def reduce_dependent(kernel: Kernel) -> frozenset[int]:
-    """The nodes that are a reduction or come after one."""
-    found: set[int] = set()
-    for n, node in enumerate(kernel.nodes):
-        if node.op == REDUCE or found.intersection(node.args):
-            found.add(n)
-    return frozenset(found)

@@ -30,7 +30,7 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
     """The kernel function: column values, then stage by stage a walk over the reduction space and
     an exchange.
     """
-    body = Body(kernel, schedule.vector, schedule.vectorized)
+    body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
     body.uniform_values()

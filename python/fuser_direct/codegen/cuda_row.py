@@ -40,7 +40,7 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     """The kernel function: row values, then stage by stage a walk over the row and an exchange of
     partial results.
     """
-    body = Body(kernel, schedule.vector, schedule.vectorized)
+    body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
     body.uniform_values()
@@ -63,7 +63,7 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
 
 def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
     """Shared memory for the held part of a block's rows, in bytes; exchanges need some more."""
-    body = Body(kernel, schedule.vector, schedule.vectorized)
+    body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
     held = (n for n in held_loads(body) if _is_copyable(body, n, schedule.bulk))
     each = sum(_slot_bytes(body, n) for n in held)
     return each * schedule.shared * schedule.threads * schedule.rows_per_block
@@ -105,9 +105,9 @@ def _slot_bytes(body: Body, n: int) -> int:
 def _is_copyable(body: Body, n: int, in_bulk: bool) -> bool:
     """Whether an asynchronous copy can move a vector of load `n`."""
     sizes = (16,) if in_bulk else (4, 8, 16)
-    b = body.kernel.nodes[n].attr
-    assert isinstance(b, int)
-    return body.is_lane(n) and body.vectorized[b] and _slot_bytes(body, n) in sizes
+    node = body.kernel.nodes[n]
+    is_vector = body.is_lane(n) and body.vectorized[node.number] and not node.args
+    return is_vector and _slot_bytes(body, n) in sizes
 
 
 def _begin_edges(body: Body, schedule: CudaRow) -> None:

@@ -8,6 +8,7 @@ from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.schedule import CudaPointwise
+from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, index_bits, vectorization
 
 
@@ -42,7 +43,14 @@ class CudaPointwiseScheduler:
         blocks = max(ceil_div(units, threads * unroll), 1)
         grid, is_strided = _fixed_grid(constraints, blocks)
         schedule = CudaPointwise(
-            vector, unroll, threads, vectorized, index_bits(lowered), is_strided, _flat(lowered)
+            vector,
+            unroll,
+            threads,
+            vectorized,
+            index_bits(lowered),
+            is_strided,
+            _flat(lowered),
+            uniform_nodes(lowered, vector),
         )
         launch = CudaLaunch((grid, 1, 1), (threads, 1, 1))
         reason = f"{units} vectors of {vector}, {unroll} a thread, {threads} threads"

@@ -7,6 +7,7 @@ from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.schedule import CudaColumn
+from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import (
     ceil_div,
     index_bits,
@@ -52,7 +53,15 @@ class CudaColumnScheduler:
         if threads_x * threads_y < 128:
             threads_x = min(power_of_two_at_least(units), max(128 // threads_y, threads_x))
         unroll = max(min(4, ceil_div(points, threads_y)), 1)
-        schedule = CudaColumn(vector, threads_x, threads_y, unroll, vectorized, index_bits(lowered))
+        schedule = CudaColumn(
+            vector,
+            threads_x,
+            threads_y,
+            unroll,
+            vectorized,
+            index_bits(lowered),
+            uniform=uniform_nodes(lowered, vector),
+        )
         launch = CudaLaunch((ceil_div(units, threads_x), 1, 1), (threads_x, threads_y, 1))
         kind = (
             SchedulerType.outer_persistent

@@ -11,6 +11,7 @@ from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.cuda_reduction import refuse, row_elems
 from fuser_direct.schedulers.schedule import CudaRow
+from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import (
     ceil_div,
     index_bits,
@@ -131,6 +132,7 @@ class CudaRowScheduler:
             place.blocks_per_sm,
             edges,
             bulk,
+            uniform=() if edges else uniform_nodes(lowered, vector),
         )
         blocks = max(ceil_div(lowered.rows, rows_per_block), 1) * place.cluster
         launch = CudaLaunch((blocks, 1, 1), (threads, rows_per_block, 1), place.cluster)
@@ -153,7 +155,9 @@ def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges
     units = max(ceil_div(row_elems(lowered) + outside, vector), 1)
     reused = reused_loads(lowered)
     sizes = {b: vector * INFO[lowered.arguments[b].operand.dtype].itemsize_bytes for b in reused}
-    copied = [sizes[b] for b in reused if vectorized[b] and sizes[b] in (4, 8, 16)]
+    # Copies are neither guarded nor at computed places.
+    plain = [b for b in reused if not lowered.arguments[b].operand.is_conditional]
+    copied = [sizes[b] for b in plain if vectorized[b] and sizes[b] in (4, 8, 16)]
     # A load that copies can't fill would be read again by each stage.
     bytes_each = sum(copied) if len(copied) == len(reused) else 0
     return _Row(lowered.rows, units, sum(max(s // 4, 1) for s in sizes.values()), bytes_each)

@@ -22,6 +22,8 @@ class CudaPointwise:
     by one).
     flat: for each buffer, whether it is dense and row-major over all axes, so that unit n is its
     elements n * vector on, and its address waits for no division. Empty: none is.
+    uniform: nodes that vary along the innermost axis, but not between the lanes of a vector, and
+    indices that only such nodes use: they are evaluated once a vector, for its first lane.
     """
 
     vector: int
@@ -31,6 +33,7 @@ class CudaPointwise:
     index_bits: int = 32
     grid_stride: bool = False
     flat: tuple[bool, ...] = ()
+    uniform: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class CudaRow:
     again).
     follows: whether it waits at its start for the kernel before it, so that it can be launched
     early (sm_90); leads: whether it lets the kernel after it be launched when its first walk ends.
+    uniform: as in `CudaPointwise`.
     """
 
     vector: int
@@ -84,6 +88,7 @@ class CudaRow:
     bulk: bool = False
     follows: bool = False
     leads: bool = False
+    uniform: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads: as in `CudaRow`.
+    extent. follows, leads: as in `CudaRow`. uniform: as in `CudaPointwise`.
     """
 
     vector: int
@@ -103,6 +108,7 @@ class CudaColumn:
     index_bits: int = 32
     follows: bool = False
     leads: bool = False
+    uniform: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fuser_direct.dtypes import INFO
+from fuser_direct.ir.dependence import ready_loads
 from fuser_direct.ir.kernel import GATHER, LOAD
 from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.schedulers.uniform import moves_whole_vectors, uniform_nodes
 
 # Offsets and loop counters of a 32-bit kernel stay under this: half of int32's range, so that a
 # last partial tile past the end can't wrap.
@@ -42,7 +44,8 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     are touched once for many accesses of the others (a bias, results of a reduction). A buffer is
     vectorized if it is contiguous along the innermost axis, a vector of it fits one access (two,
     for those that don't count), and every vector is aligned: its other strides are multiples of the
-    factor and so is its address.
+    factor and so is its address. Loads that are guarded or at computed places must be so for all
+    lanes of a vector alike.
     """
     last = len(lowered.extents) - 1
     contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
@@ -51,12 +54,16 @@ def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[b
     factor = max(width_bytes // max(sizes, default=4), 1)
     while factor > 1 and lowered.extents[last] % factor:
         factor //= 2
+    uniform = uniform_nodes(lowered, factor)
     vectorized = tuple(
         factor > 1
         and b in contiguous
-        and not lowered.arguments[b].operand.is_conditional
         and factor * _itemsize(lowered, b) <= width_bytes * (1 if b in moving else 2)
         and _is_aligned(lowered, b, factor)
+        and (
+            not lowered.arguments[b].operand.is_conditional
+            or moves_whole_vectors(lowered, b, factor, uniform)
+        )
         for b in range(len(lowered.arguments))
     )
     if factor > 1 and not any(vectorized):
@@ -119,11 +126,10 @@ def reused_loads(lowered: Lowered) -> tuple[int, ...]:
     """Buffers that more than one stage walks along the reduction: worth keeping on chip between
     them."""
     kernel = lowered.kernel
+    ready = ready_loads(kernel)
     seen: dict[int, int] = {}
     for stage in kernel.stages:
-        buffers = {kernel.nodes[n].attr for n in stage.loop if kernel.nodes[n].op == LOAD}
-        for buffer in buffers:
-            assert isinstance(buffer, int)
+        for buffer in {kernel.nodes[n].number for n in stage.loop if n in ready}:
             seen[buffer] = seen.get(buffer, 0) + 1
     return tuple(sorted(b for b, count in seen.items() if count > 1))
 

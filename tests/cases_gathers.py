@@ -1,0 +1,84 @@
+"""Loads at computed places and under predicates: by whole vectors, and where lanes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fuser_direct import DataType
+from tests.support import Case, Maker
+
+BF16, FLOAT, INT = DataType.BFloat16, DataType.Float, DataType.Int
+Inputs = Callable[[Maker], Sequence[Any]]
+
+
+def _normal(*shapes: tuple[int, ...], dtype: DataType = BF16) -> Inputs:
+    return lambda m: [m.normal(shape, dtype) for shape in shapes]
+
+
+def _rope(rows: int, width: int) -> Callable[..., Any]:
+    def math(fd: Any, x: Any, cos: Any, sin: Any) -> Any:
+        half = width // 2
+        x, cos, sin = (fd.ops.cast(v, FLOAT) for v in (x, cos, sin))
+        left = fd.ops.slice(x, [0, 0], [rows, half])
+        right = fd.ops.slice(x, [0, half], [rows, width])
+        turned = fd.ops.cat([fd.ops.neg(right), left], 1)
+        return fd.ops.cast(fd.ops.add(fd.ops.mul(x, cos), fd.ops.mul(turned, sin)), BF16)
+
+    return math
+
+
+def embedding_norm(width: int) -> Case:
+    """Rows of a table by index, normalised."""
+
+    def math(fd: Any, table: Any, words: Any) -> Any:
+        wide = fd.ops.cast(fd.ops.index_select(table, words, 0), FLOAT)
+        squares = fd.ops.sum(fd.ops.mul(wide, wide), [1], keepdim=True)
+        scale = fd.ops.rsqrt(fd.ops.add(fd.ops.div(squares, float(width)), 1e-5))
+        return fd.ops.cast(fd.ops.mul(wide, scale), BF16)
+
+    return Case(
+        f"embedding-norm-{width}",
+        lambda m: [m.normal((9, width), BF16), m.tensor([3, 0, 8, 8, 1, 7, 5], INT)],
+        math,
+    )
+
+
+def _cat(dim: int) -> Callable[..., Any]:
+    return lambda fd, *x: fd.ops.relu(fd.ops.cat(list(x), dim))
+
+
+def _padded(*widths: int) -> Callable[..., Any]:
+    return lambda fd, x: fd.ops.neg(fd.ops.pad(x, list(widths)))
+
+
+def _cat_and_iota(fd: Any, x: Any, y: Any) -> Any:
+    """A value, too, needs the index that tells the pieces apart."""
+    count = fd.define_scalar(32, INT)
+    return fd.ops.add(fd.ops.cat([x, y], 1), fd.ops.cast(fd.ops.iota(count, dtype=INT), FLOAT))
+
+
+WHOLE = [
+    Case("rope", _normal((5, 64), (5, 64), (5, 64)), _rope(5, 64)),
+    Case("cat-of-vectors", _normal((6, 32), (6, 16), (6, 8)), _cat(1)),
+    Case("cat-of-rows", _normal((6, 40), (3, 40)), _cat(0)),
+    Case("pad-by-vectors", _normal((6, 32)), _padded(8, 16, 1, 2)),
+    embedding_norm(64),
+    Case(
+        "select-of-matrices",
+        lambda m: [m.normal((4, 6, 32), BF16), m.tensor(2, INT)],
+        lambda fd, x, i: fd.ops.neg(fd.ops.select(x, i, 0)),
+    ),
+]
+SINGLE = [
+    Case("rope-of-halves-of-12", _normal((5, 24), (5, 24), (5, 24)), _rope(5, 24)),
+    Case("cat-at-12", _normal((6, 12), (6, 20)), _cat(1)),
+    Case("pad-by-3", _normal((6, 32)), _padded(3, 5)),
+    Case(
+        "take-along-the-row",
+        lambda m: [m.normal((4, 32), BF16), m.tensor(m.rng.integers(0, 32, (4, 32)), INT)],
+        lambda fd, x, i: fd.ops.neg(fd.ops.take_along_axis(x, i, 1)),
+    ),
+]
+CAT_AND_IOTA = Case("cat-and-iota", _normal((3, 16), (3, 16), dtype=FLOAT), _cat_and_iota)
+GATHER_CASES = [*WHOLE, *SINGLE, CAT_AND_IOTA]
