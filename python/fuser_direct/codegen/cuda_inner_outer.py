@@ -130,10 +130,9 @@ class _Walk:
 
     @contextmanager
     def _each_accumulator(self) -> Iterator[str]:
-        body = self.body
-        with body.block(f"for (int u = 0; u < {self.schedule.units}; ++u)", unroll=True):
-            with body.lanes() as lane:
-                yield f"[u][{lane}]"
+        body, loop = self.body, f"for (int u = 0; u < {self.schedule.units}; ++u)"
+        with body.block(loop, unroll=True), body.lanes() as lane:
+            yield f"[u][{lane}]"
 
     def _load_kept(self) -> None:
         """Vectors that all rows share stay packed in registers."""

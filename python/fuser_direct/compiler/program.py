@@ -190,21 +190,24 @@ class Assembler:
         graph = build(self.plan, segment, self.binding)
         extents = {a: self.binding.extent(a) for a in segment.domain}
         found = lower_together(graph, extents, segment.reduced, _name(graph))
-        if not isinstance(found, str):
+        made: tuple[Scheduled, ...] | str
+        if isinstance(found, str):
+            made = found
+        else:
             read_later = self._read_after(graph, joined.members)
-            found = choose.together(
+            made = choose.together(
                 found,
                 self.target.device,
                 self.constraints,
                 lambda part: self._is_final(part, read_later),
             )
-        if isinstance(found, str):
-            self.refused.update(dict.fromkeys(joined.members, found))
+        if isinstance(made, str):
+            self.refused.update(dict.fromkeys(joined.members, made))
             return False
         for tv in segment.outputs:
             self._allocate(tv)
         workspaces: dict[int, int] = {}
-        for scheduled in found:
+        for scheduled in made:
             self._add_step(scheduled, workspaces)
         return True
 
@@ -272,9 +275,7 @@ class Assembler:
         read = [o for o in graph.operands if not o.is_output and o.tensor in twins]
         return any(o.strides not in written or o.offset_elems or o.is_conditional for o in read)
 
-    def _add_kernel(
-        self, lowered: Lowered, read_later: set[TensorView], refused: str = ""
-    ) -> None:
+    def _add_kernel(self, lowered: Lowered, read_later: set[TensorView], refused: str = "") -> None:
         """refused: why it is no part of one pass with others, for `explain`."""
         parts = choose.parts(lowered, self.target.device)
         workspaces: dict[int, int] = {}
@@ -282,7 +283,7 @@ class Assembler:
             is_final = self._is_final(part, read_later)
             scheduled = choose.schedule(part, self.target.device, self.constraints, is_final)
             if refused:
-                reason = f"{scheduled.reason}; apart from its inner_outer_persistent peer: {refused}"
+                reason = f"{scheduled.reason}; no part of an inner_outer_persistent pass: {refused}"
                 scheduled = replace(scheduled, reason=reason)
             self._add_step(scheduled, workspaces)
 

@@ -146,9 +146,10 @@ class Kernel:
     axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`,
     first of all: a split of the reduction over independent work, whose step s covers the points [s
     * chunk, min(R, (s + 1) * chunk)) of the row-major flattened reduction space of R points.
-    Kernels with an `s` axis have one stage and store raw reduction results. Kernels with OUTER nodes
-    have an axis `g` first of all: the rows are dealt out to its steps, the groups, as the schedule
-    says, and each group leaves a result of its own. scalars: dtypes of the scalar parameters.
+    Kernels with an `s` axis have one stage and store raw reduction results. Kernels with OUTER
+    nodes have an axis `g` first of all: the rows are dealt out to its steps, the groups, as the
+    schedule says, and each group leaves a result of its own. scalars: dtypes of the scalar
+    parameters.
     """
 
     name: str

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
-from fuser_direct.ir.kernel import LOAD
+from fuser_direct.ir.kernel import GATHER, LOAD
 from fuser_direct.lowering.canonical import Lowered, reachable
 from fuser_direct.schedulers.contract import Scheduled
 from fuser_direct.schedulers.vectorize import ceil_div
@@ -36,14 +36,20 @@ def saved_bytes(lowered: Lowered) -> int:
     kernel = lowered.kernel
     operands = [arg for s in kernel.outers for arg in kernel.nodes[s.node].args]
     nodes = (kernel.nodes[n] for n in reachable(kernel.nodes, operands))
-    read = {node.number for node in nodes if node.op == LOAD}
     rows, columns = kernel.iteration_axes, kernel.reduction_axes
-    total = 0
-    for b in read:
-        strides = lowered.arguments[b].strides
-        if any(strides[a] for a in rows) and any(strides[a] for a in columns):
-            total += lowered.touched_elems(b) * itemsize(lowered, b)
-    return total
+    points = max(lowered.rows, 1) * lowered.reduced_elems
+    read: dict[int, int] = {}
+    for node in nodes:
+        if node.op not in (LOAD, GATHER):
+            continue
+        strides = lowered.arguments[node.number].strides
+        if not any(strides[a] for a in columns):
+            continue
+        if node.op == GATHER:
+            read[node.number] = points
+        elif any(strides[a] for a in rows):
+            read[node.number] = lowered.touched_elems(node.number)
+    return sum(count * itemsize(lowered, b) for b, count in read.items())
 
 
 def partial_bytes(lowered: Lowered) -> int:
