@@ -185,7 +185,8 @@ def test_schedules_cover_the_row_and_fit_the_device(
     planned = _of_shape((20_000, columns), dtype, device)
     first = planned.kernels[0]
     if first.scheduler is not IN_ONE_PASS:
-        assert any("don't fit" in step.refused for step in planned.steps)
+        why = "too slow" if dtype is BF16 and columns % 2 else "don't fit"
+        assert all(why in step.refused for step in planned.steps)
         return
     made, grid = first.schedule, first.launch
     assert isinstance(made, CudaInnerOuter)
@@ -329,6 +330,10 @@ def _planned_case(case: Case, device: CudaDevice = TINY) -> Planned:
     return _plan(define(case, made), arguments(made), device)
 
 
+# Rows don't lie along the innermost axis, a second pass would read next to nothing, or bfloat16
+# elements would move one by one.
+_APART = ("channels_last", "reversed", "expanded", "x5-B", "x63-B")
+# All but what takes fibers long.
 _SMALL = [
     case
     for case in CASES
@@ -339,8 +344,7 @@ _SMALL = [
 @pytest.mark.parametrize("case", _SMALL, ids=lambda case: case.name)
 def test_shared_cases_run_right_in_one_pass(case: Case) -> None:
     planned = _planned_case(case)
-    if any(name in case.name for name in ("channels_last", "reversed", "expanded")):
-        # Rows don't lie along the innermost axis, or a second pass would read next to nothing.
+    if any(name in case.name for name in _APART):
         assert planned.kernels
     else:
         assert planned.kernels[0].scheduler is IN_ONE_PASS
@@ -400,7 +404,7 @@ def test_interpreter_agrees_on_what_groups_leave() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
-@pytest.mark.parametrize("columns", [64, 4096, 4097])
+@pytest.mark.parametrize("columns", [64, 4096, 4100])
 def test_text_builds(arch: str, columns: int) -> None:
     build = cubin_builder()
     planned = _of_shape((20_000, columns), BF16, replace(H200, arch=arch))

@@ -20,7 +20,7 @@ from fuser_direct.schedulers.contract import (
 )
 from fuser_direct.schedulers.cuda_inner_outer import CudaInnerOuterScheduler
 from fuser_direct.schedulers.cuda_pointwise import CudaPointwiseScheduler
-from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler
+from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler, adds_partial_results
 from fuser_direct.schedulers.cuda_row import CudaRowScheduler
 from fuser_direct.schedulers.cuda_transpose import CudaTransposeScheduler
 from fuser_direct.schedulers.inner_outer import finishing
@@ -148,8 +148,7 @@ def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
     assert isinstance(launch, CudaLaunch)
     if made.lowered.kernel.is_split:
         return replace(made, schedule=replace(schedule, leads=True))
-    # Only the second kernel of a split reads memory that belongs to no tensor.
-    if any(a.operand.tensor is None and not a.operand.is_output for a in made.lowered.arguments):
+    if adds_partial_results(made.lowered):
         return replace(
             made, schedule=replace(schedule, follows=True), launch=replace(launch, early=True)
         )

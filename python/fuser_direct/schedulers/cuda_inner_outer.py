@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fuser_direct.enums import SchedulerType
 from fuser_direct.ir.kernel import LOAD
@@ -39,13 +40,15 @@ _SHORT_ROWS_THREADS = 128
 class _Need:
     """What a row asks of a block: its `units` vectors; 32-bit words a thread keeps for each of its
     units (accumulators and what all rows share), and for each vector in flight; bytes of a unit in
-    the ring, 0 where copies can't fill one.
+    the ring, 0 where copies can't fill one; bytes of the narrowest vector that differs from row to
+    row.
     """
 
     units: int
     kept_words: int
     ahead_words: int
     ring_bytes: int
+    narrowest_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class CudaInnerOuterScheduler:
     """Rows are walked by blocks that stay on their SM and keep the columns' accumulators in
     registers; one partial result a block and column, which another kernel adds up.
 
-    Two units a thread (H200, layernorm backward 16384x4096: 2 to 4 within 1 %), the next rows on
+    Two to four units a thread (H200, layernorm backward 16384x4096: within 1 %), the next rows on
     their way in shared memory.
     """
 
@@ -75,6 +78,8 @@ class CudaInnerOuterScheduler:
         """Blocks that stay, each with a partial result a column; or why there shouldn't be any."""
         vector, vectorized = vectorization(lowered)
         need = _need(lowered, vector, vectorized)
+        if need.narrowest_bytes < 4:
+            return f"its rows move by {need.narrowest_bytes} bytes at a time, which is too slow"
         shape = _shape(need, device)
         if shape is None:
             return (
@@ -120,6 +125,7 @@ def _need(lowered: Lowered, vector: int, vectorized: tuple[bool, ...]) -> _Need:
     rows, columns = kernel.iteration_axes, kernel.reduction_axes
     kept = sum(ceil_div(itemsize(lowered, s.buffer), 4) * vector for s in kernel.outers)
     ahead = ring = 0
+    narrowest = 16
     loads = {kernel.nodes[n] for stage in kernel.stages for n in stage.loop}
     for b in sorted({node.number for node in loads if node.op == LOAD and not node.args}):
         strides = lowered.arguments[b].strides
@@ -128,11 +134,13 @@ def _need(lowered: Lowered, vector: int, vectorized: tuple[bool, ...]) -> _Need:
         each = vector * itemsize(lowered, b)
         if not any(strides[a] for a in rows):
             kept += ceil_div(each, 4)
-        elif vectorized[b] and each in (4, 8, 16):
+            continue
+        narrowest = min(narrowest, each)
+        if vectorized[b] and each in (4, 8, 16):
             ring += each
         else:
             ahead += ceil_div(each, 4)
-    return _Need(ceil_div(row_elems(lowered), vector), kept, ahead, ring)
+    return _Need(ceil_div(row_elems(lowered), vector), kept, ahead, ring, narrowest)
 
 
 def _shapes(need: _Need) -> Iterator[tuple[int, int]]:
@@ -149,18 +157,26 @@ def _shapes(need: _Need) -> Iterator[tuple[int, int]]:
 
 
 def _shape(need: _Need, device: CudaDevice) -> _Shape | None:
-    """The first shape of which a block fits an SM."""
-    for threads, units in _shapes(need):
-        in_block = max(threads, _SHORT_ROWS_THREADS) if threads <= 32 else threads
-        row_bytes = in_block * units * need.ring_bytes
-        words = units * (need.kept_words + 2 * need.ahead_words) + _MATH_REGISTERS
-        if words > _MOST_REGISTERS:
-            continue
-        blocks = device.registers_per_sm // (in_block * round_up(words, 8))
-        blocks = min(blocks, max(_THREADS_PER_SM // in_block, 1))
-        for count in range(blocks, 0, -1):
-            room = device.shared_per_block_bytes // count - _SHARED_RESERVE
-            ring = min(room // row_bytes, _MOST_RING) if row_bytes else 0
-            if ring >= (3 if count > 1 else 2) or not row_bytes:
-                return _Shape(threads, units, ring, count)
+    """The first shape of which two blocks fit an SM, so that one walks on while the other waits at
+    a barrier; else the first of which one does.
+    """
+    found = [shape for shape in map(partial(_fitted, need, device), _shapes(need)) if shape]
+    alone = found[0] if found else None
+    return next((shape for shape in found if shape.blocks_per_sm > 1), alone)
+
+
+def _fitted(need: _Need, device: CudaDevice, size: tuple[int, int]) -> _Shape | None:
+    """As many blocks an SM as its registers and shared memory take, and the rings of each."""
+    threads, units = size
+    in_block = max(threads, _SHORT_ROWS_THREADS) if threads <= 32 else threads
+    row_bytes = in_block * units * need.ring_bytes
+    words = units * (need.kept_words + 2 * need.ahead_words) + _MATH_REGISTERS
+    if words > _MOST_REGISTERS:
+        return None
+    blocks = device.registers_per_sm // (in_block * round_up(words, 8))
+    for count in range(min(blocks, max(_THREADS_PER_SM // in_block, 1)), 0, -1):
+        room = device.shared_per_block_bytes // count - _SHARED_RESERVE
+        ring = min(room // row_bytes, _MOST_RING) if row_bytes else 0
+        if not row_bytes or ring >= (3 if count > 1 else 2):
+            return _Shape(threads, units, ring, count)
     return None
