@@ -54,19 +54,15 @@ class RowEmitter(Emitter):
         return [(axis, self.extent(axis)) for axis in self.kernel.iteration_axes]
 
     def item(self) -> None:
-        self.row()
-
-    def row(self) -> None:
-        """Write all stages of the row at hand."""
         zero = constant(0, "i64")
         row: Scope = {}
         self.evaluate(self.kernel.prologue, row, zero, None, 1, inner=-1)
         for stage in self.kernel.stages:
-            self._reduce(stage, row)
+            self.reduce(stage, row)
             self.evaluate(stage.after, row, zero, None, 1, inner=-1)
             self.store_all(stage.row_stores, row, zero, None, 1)
 
-    def _reduce(self, stage: Stage, row: Scope) -> None:
+    def reduce(self, stage: Stage, row: Scope) -> None:
         """The walk of one stage; leaves its reductions in `row`."""
         if not stage.reduces and not stage.stores and not stage.outers:
             return

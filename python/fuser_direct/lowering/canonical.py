@@ -198,11 +198,14 @@ def stage(
         [level[nodes[n].args[0]] for n in reduces] + [level[n] for _, n in (*full, *outers)],
         default=0,
     )
+    # Where the last walk stores, its loads and math are there for outer reductions too, and it has
+    # no accumulators of its own.
+    last = max((level[n] for _, n in full), default=0)
     stages = []
     for number in range(count):
         finished = tuple(n for n in reduces if level[nodes[n].args[0]] == number)
         written = tuple(Store(b, n) for b, n in full if level[n] == number)
-        gathered = tuple(Store(b, n) for b, n in outers if level[n] == number)
+        gathered = tuple(Store(b, n) for b, n in outers if max(level[n], last) == number)
         roots = [nodes[n].args[0] for n in (*finished, *(s.node for s in gathered))]
         roots += [s.node for s in written]
         after = tuple(
