@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests import cases_fusions, cases_moves, cases_ops, cases_reductions, cases_shapes
+from tests import (
+    cases_fusions,
+    cases_inner_outer,
+    cases_moves,
+    cases_ops,
+    cases_reductions,
+    cases_shapes,
+)
 from tests.support import Case
 
 OP_CASES: list[Case] = cases_ops.CASES
@@ -11,4 +18,5 @@ FUSION_CASES: list[Case] = [
     *cases_fusions.CASES,
     *cases_shapes.CASES,
     *cases_moves.CASES,
+    *cases_inner_outer.CASES,
 ]

@@ -15,8 +15,10 @@ from fuser_direct.ir.values import TensorView
 from fuser_direct.params import HeuristicParams, PointwiseParams, ReductionParams
 from fuser_direct.schedulers.contract import Scheduled
 from fuser_direct.schedulers.schedule import (
+    CpuInnerOuter,
     CpuRow,
     CudaColumn,
+    CudaInnerOuter,
     CudaPointwise,
     CudaRow,
 )
@@ -74,6 +76,9 @@ class Decision:
             return "cannot find reference tensor"
         if wanted in _REDUCING and not any(_kind(step) in _REDUCING for step in self.steps):
             return "there is no reduction to schedule"
+        reasons = [step.refused for step in self.steps if step.refused]
+        if wanted is SchedulerType.inner_outer_persistent and reasons:
+            return reasons[0]
         if made is None:
             names = ", ".join(f"{step.op} ({_kind(step).name})" for step in self.steps)
             return f"the fusion runs as {len(self.steps)} segments: {names}"
@@ -98,7 +103,8 @@ class Decision:
         kernels = self.steps[0].kernels if self.steps else ()
         if not kernels:
             return OtherParams(kind=kind)
-        item = kernels[-1]
+        # The kernel that adds up partial results leaves little to choose.
+        item = kernels[0 if kind is SchedulerType.inner_outer_persistent else -1]
         made: HeuristicParams
         if kind is SchedulerType.pointwise:
             made = _pointwise(item)
@@ -135,12 +141,12 @@ def _pointwise(item: Scheduled) -> PointwiseParams:
 def _reduction(item: Scheduled, kind: SchedulerType, is_split: bool) -> ReductionParams:
     """Launch parameters stay open: these kernels derive their blocks from the sizes."""
     schedule = item.schedule
-    is_row = isinstance(schedule, (CudaRow, CpuRow))
+    is_row = isinstance(schedule, (CudaRow, CpuRow, CudaInnerOuter, CpuInnerOuter))
     made = ReductionParams(
         fastest_dim=is_row,
         persistent_kernel=kind is not SchedulerType.reduction,
         combined_inner_outer=kind is SchedulerType.inner_outer_persistent,
-        cross_grid_inner_reduction=is_split,
+        cross_grid_inner_reduction=is_split and kind is not SchedulerType.inner_outer_persistent,
     )
     if isinstance(schedule, CudaRow):
         made.cross_block_inner_reduction = True
@@ -150,6 +156,17 @@ def _reduction(item: Scheduled, kind: SchedulerType, is_split: bool) -> Reductio
         made.vectorize_inner_reduction = schedule.vector > 1
         made.unroll_factor_inner_reduction = schedule.vector * schedule.unroll
         made.batches_per_block_inner_reduction = max(schedule.persistent, 1)
+        if made.multiple_reds_per_blk:
+            made.block_dim_iter_dom = ParallelType.block_y
+    elif isinstance(schedule, CudaInnerOuter):
+        made.cross_block_inner_reduction = True
+        made.cross_grid_outer_reduction = True
+        made.block_dim_inner_reduction = ParallelType.block_x
+        made.grid_dim_iter_dom = ParallelType.grid_x
+        made.multiple_reds_per_blk = schedule.rows_per_block > 1
+        made.vectorize_inner_reduction = schedule.vector > 1
+        made.unroll_factor_inner_reduction = schedule.vector
+        made.batches_per_block_inner_reduction = schedule.units
         if made.multiple_reds_per_blk:
             made.block_dim_iter_dom = ParallelType.block_y
     elif isinstance(schedule, CudaColumn):

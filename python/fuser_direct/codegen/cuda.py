@@ -9,7 +9,7 @@ extents of all axes.
 
 from __future__ import annotations
 
-from fuser_direct.codegen import cuda_column, cuda_row, cuda_transpose
+from fuser_direct.codegen import cuda_column, cuda_inner_outer, cuda_row, cuda_transpose
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import STATIC_SHARED_BYTES
 from fuser_direct.codegen.cuda_pointwise import pointwise_text
@@ -18,6 +18,7 @@ from fuser_direct.dtypes import INFO, is_complex, is_floating
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.schedulers.schedule import (
     CudaColumn,
+    CudaInnerOuter,
     CudaPointwise,
     CudaRow,
     CudaSchedule,
@@ -33,7 +34,7 @@ def emit(kernel: Kernel, schedule: CudaSchedule) -> str:
 
 def threads_of(schedule: CudaSchedule) -> tuple[int, int]:
     """Block extents (x, y) that the text for `schedule` must be launched with."""
-    if isinstance(schedule, CudaRow):
+    if isinstance(schedule, CudaRow | CudaInnerOuter):
         return schedule.threads, schedule.rows_per_block
     if isinstance(schedule, CudaColumn):
         return schedule.threads_x, schedule.threads_y
@@ -56,6 +57,8 @@ def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
         total = cuda_column.shared_bytes(kernel, schedule)
     elif isinstance(schedule, CudaRow):
         total = cuda_row.shared_bytes(kernel, schedule)
+    elif isinstance(schedule, CudaInnerOuter):
+        total = cuda_inner_outer.shared_bytes(kernel, schedule)
     elif isinstance(schedule, CudaTranspose):
         total = cuda_transpose.shared_bytes(kernel, schedule)
     return total if total > STATIC_SHARED_BYTES else 0
@@ -66,6 +69,8 @@ def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
         return pointwise_text(kernel, schedule)
     if isinstance(schedule, CudaRow):
         return cuda_row.row_text(kernel, schedule)
+    if isinstance(schedule, CudaInnerOuter):
+        return cuda_inner_outer.inner_outer_text(kernel, schedule)
     if isinstance(schedule, CudaColumn):
         return cuda_column.column_text(kernel, schedule)
     return cuda_transpose.transpose_text(kernel, schedule)

@@ -246,6 +246,12 @@ class Body:
         else:
             self.line(f"fd_scatter<{dtype}, {lanes}>({where}, {self._lane_stride(b)}, o{b});")
 
+    def store_value(self, s: Store) -> None:
+        """Stores one value of a row, where the row's part of the buffer begins."""
+        kind = self.buffer_register(s.buffer)
+        self.line(f"const {kind} o{s.buffer}[1] = {{{self.name(s.node)}}};")
+        self.store(s.buffer, (), 1)
+
     # --- values ---
 
     def name(self, n: int) -> str:
@@ -322,16 +328,23 @@ class Body:
 
         return index
 
-    def outer_values(self, nodes: Iterable[int], axes: Sequence[int], lanes: bool = False) -> None:
+    def outer_values(
+        self,
+        nodes: Iterable[int],
+        axes: Sequence[int],
+        lanes: bool = False,
+        loaded: Mapping[int, str] | None = None,
+    ) -> None:
         """Declares those of `nodes` that are not yet declared, for the rest of the scope; loads are
         issued before anything else.
 
-        lanes: values that differ between the lanes of a vector become arrays.
+        lanes: values that differ between the lanes of a vector become arrays. loaded: packs of
+        loads that were issued before.
         """
         new = [n for n in dict.fromkeys(nodes) if n not in self.declared]
-        packs: dict[int, str] = {}
+        packs = dict(loaded or {})
         for n in new:
-            if self.is_plain_load(n) and not self.kernel.nodes[n].args:
+            if self.is_plain_load(n) and not self.kernel.nodes[n].args and n not in packs:
                 self.line(f"const auto p{n} = {self.load(n, axes)};")
                 packs[n] = f"p{n}"
         of_lanes = [n for n in new if self.vector > 1 and self.is_lane(n)] if lanes else []

@@ -64,8 +64,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
 def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
     """Shared memory for the held part of a block's rows, in bytes; exchanges need some more."""
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
-    held = (n for n in held_loads(body) if _is_copyable(body, n, schedule.bulk))
-    each = sum(_slot_bytes(body, n) for n in held)
+    held = (n for n in held_loads(body) if is_copyable(body, n, schedule.bulk))
+    each = sum(slot_bytes(body, n) for n in held)
     return each * schedule.shared * schedule.threads * schedule.rows_per_block
 
 
@@ -74,7 +74,7 @@ def is_streamed(kernel: Kernel, b: int) -> bool:
     moves = (
         s != 0
         for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True)
-        if kind != "s"
+        if kind not in "sg"
     )
     return not kernel.buffers[b].is_output and all(moves)
 
@@ -98,16 +98,17 @@ def moving_loads(body: Body) -> list[list[int]]:
     ]
 
 
-def _slot_bytes(body: Body, n: int) -> int:
+def slot_bytes(body: Body, n: int) -> int:
+    """Bytes of shared memory that one vector of load `n` takes."""
     return expr.itemsize_bytes(body.load_dtype(n)) * body.vector
 
 
-def _is_copyable(body: Body, n: int, in_bulk: bool) -> bool:
+def is_copyable(body: Body, n: int, in_bulk: bool) -> bool:
     """Whether an asynchronous copy can move a vector of load `n`."""
     sizes = (16,) if in_bulk else (4, 8, 16)
     node = body.kernel.nodes[n]
     is_vector = body.is_lane(n) and body.vectorized[node.number] and not node.args
-    return is_vector and _slot_bytes(body, n) in sizes
+    return is_vector and slot_bytes(body, n) in sizes
 
 
 def _begin_edges(body: Body, schedule: CudaRow) -> None:
@@ -185,7 +186,7 @@ class _Walk:
         self.parts = [part for part in parts if part.count]
         self.held = held_loads(body) if self.parts else []
         if schedule.shared:
-            self.held = [n for n in self.held if _is_copyable(body, n, schedule.bulk)]
+            self.held = [n for n in self.held if is_copyable(body, n, schedule.bulk)]
         loads = moving_loads(body)
         self.own = [[n for n in each if n not in self.held] for each in loads]
         taken = schedule.persistent * sum(body.load_words(n) for n in self.held) + _MATH_REGISTERS
@@ -240,7 +241,7 @@ class _Walk:
         if self.schedule.rows_per_block > 1:
             thread = f"(threadIdx.y * {self.schedule.threads} + threadIdx.x)"
         for n in self.held:
-            each = _slot_bytes(body, n)
+            each = slot_bytes(body, n)
             body.line(
                 f"unsigned char* const slot{n} = shared + {offset} + {thread} * {each};",
                 f"b{self.kernel.nodes[n].attr}",
@@ -256,7 +257,7 @@ class _Walk:
                 assert isinstance(b, int)
                 policy = ", policy" if b in body.under_policy else ""
                 body.line(
-                    f"fd_copy_async<{_slot_bytes(body, n)}>({self._slot(n, 'u')}, "
+                    f"fd_copy_async<{slot_bytes(body, n)}>({self._slot(n, 'u')}, "
                     f"{body.address(b, self.axes)}{policy});"
                 )
 
@@ -265,7 +266,7 @@ class _Walk:
         all its threads.
         """
         body, threads = self.body, self.schedule.threads
-        bytes_each = sum(_slot_bytes(body, n) for n in self.held)
+        bytes_each = sum(slot_bytes(body, n) for n in self.held)
         body.line(f"__shared__ unsigned long long arrived[{part.count}];")
         with body.block("if (threadIdx.x == 0)"):
             body.line(f"fd_barrier_init(arrived, {part.count});")
@@ -281,13 +282,13 @@ class _Walk:
                     policy = ", policy" if b in body.under_policy else ""
                     body.line(
                         f"fd_copy_bulk({self._slot(n, 'u')}, {body.address(b, self.axes)}, "
-                        f"count * {_slot_bytes(body, n)}, &arrived[u]{policy});"
+                        f"count * {slot_bytes(body, n)}, &arrived[u]{policy});"
                     )
         body.line("__syncthreads();", "the barriers can be waited for")
 
     def _slot(self, n: int, u: str) -> str:
         threads = self.schedule.threads * self.schedule.rows_per_block
-        return f"slot{n} + ({u}) * {threads * _slot_bytes(self.body, n)}"
+        return f"slot{n} + ({u}) * {threads * slot_bytes(self.body, n)}"
 
     def _first(self, part: _Part) -> str:
         return f"begin + x + {part.first * self.step}" if part.first else "begin + x"
@@ -314,9 +315,7 @@ class _Walk:
                 "if (x == 0)" if self.schedule.rows_per_block == 1 else "if (active && x == 0)"
             ):
                 for s in stage.row_stores:
-                    kind = expr.register_type(self.kernel.buffers[s.buffer].dtype)
-                    body.line(f"const {kind} o{s.buffer}[1] = {{{body.name(s.node)}}};")
-                    body.store(s.buffer, (), 1)
+                    body.store_value(s)
 
     def _compute(self, stage: Stage, packs: dict[int, str]) -> None:
         def add(lane: str) -> None:

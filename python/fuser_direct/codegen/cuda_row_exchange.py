@@ -1,4 +1,4 @@
-"""How the threads of a row share their partial results (`CudaRow`).
+"""How the threads of a row share their partial results (`CudaRow`, `CudaInnerOuter`).
 
 Lanes of a warp by shuffles, warps through shared memory, blocks of a cluster by writing each
 warp's partial result into every block's shared memory. Every thread ends up with the result, from
@@ -12,24 +12,35 @@ from collections.abc import Sequence
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import combine
-from fuser_direct.schedulers.schedule import CudaRow
+from fuser_direct.schedulers.schedule import CudaInnerOuter, CudaRow
 
 WARP = 32
 
 
 class Exchange:
-    """The exchanges of one kernel's row; `x` is the thread's number among those of its row."""
+    """The exchanges of one kernel's row; `x` is the thread's number among those of its row.
 
-    def __init__(self, body: Body, schedule: CudaRow) -> None:
+    A kernel whose blocks walk one row after the other takes turns between two places in shared
+    memory, numbered `turn`: the barrier of a row's exchange then also tells that all threads have
+    read what the row before it left.
+    """
+
+    def __init__(self, body: Body, schedule: CudaRow | CudaInnerOuter) -> None:
         self.body = body
         self.schedule = schedule
+        self.cluster = schedule.cluster if isinstance(schedule, CudaRow) else 1
+        self.places, self.place = schedule.rows_per_block, "threadIdx.y"
+        if isinstance(schedule, CudaInnerOuter):
+            self.places, self.place = 2, "turn"
+        elif self.places == 1:
+            self.place = "0"
         # Whether the blocks of the cluster are known to have started: before that, their shared
         # memory isn't there to write to.
         self.peers_started = False
 
     def begin(self) -> None:
         """Tells the peers of the cluster that this block has started."""
-        if self.schedule.cluster > 1:
+        if self.cluster > 1:
             self.body.line("fd_cluster_arrive();")
 
     def share(self, reduces: Sequence[int]) -> None:
@@ -37,7 +48,7 @@ class Exchange:
         if not reduces:
             return
         body, schedule = self.body, self.schedule
-        width, warps = min(schedule.threads, WARP), schedule.threads // WARP * schedule.cluster
+        width, warps = min(schedule.threads, WARP), schedule.threads // WARP * self.cluster
         members = self._members()
         for n in reduces:
             body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>(a{n}, {members});")
@@ -51,16 +62,15 @@ class Exchange:
 
     def end(self) -> None:
         """A kernel without exchanges waits for the barrier it has arrived at."""
-        if self.schedule.cluster > 1 and not self.peers_started:
+        if self.cluster > 1 and not self.peers_started:
             self.body.line("fd_cluster_wait();")
 
     def _between_warps(self, reduces: Sequence[int], warps: int) -> None:
-        body, rows = self.body, self.schedule.rows_per_block
-        y = "0" if rows == 1 else "threadIdx.y"
+        body, y = self.body, self.place
         for n in reduces:
             kind = expr.register_type(body.kernel.nodes[n].dtype)
-            body.line(f"__shared__ {kind} s{n}[{rows}][{warps}];")
-        if self.schedule.cluster > 1:
+            body.line(f"__shared__ {kind} s{n}[{self.places}][{warps}];")
+        if self.cluster > 1:
             self._put_in_every_block(reduces)
         else:
             with body.block(f"if (x % {WARP} == 0)"):
@@ -75,7 +85,7 @@ class Exchange:
         if not self.peers_started:
             body.line("fd_cluster_wait();", "all blocks of the cluster have started")
             self.peers_started = True
-        with body.block(f"if (x % {WARP} < {self.schedule.cluster})"):
+        with body.block(f"if (x % {WARP} < {self.cluster})"):
             for n in reduces:
                 body.line(f"fd_put(&s{n}[0][x / {WARP}], x % {WARP}, a{n});")
         body.line("fd_cluster_arrive();")

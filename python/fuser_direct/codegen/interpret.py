@@ -122,6 +122,11 @@ class _Run:
             known[n] = self._evaluate(n, known)
         for s in stage.stores:
             self._store(s, known, self.extents)
+        for s in stage.outers:
+            known[s.node] = self._outer(self.kernel.nodes[s.node], known)
+            is_row = [a in self.kernel.iteration_axes for a in range(len(self.extents))]
+            shape = [1 if row else n for row, n in zip(is_row, self.extents, strict=True)]
+            self._store(s, known, shape)
         for n in stage.reduces:
             self.rows[n] = self._reduce(self.kernel.nodes[n], known)
         if not self.reduced:
@@ -216,6 +221,23 @@ class _Run:
             parts.append(reduction(str(node.attr), part, (part.ndim - 1,), node.dtype))
         whole = np.concatenate(parts, axis=kept.index(split))
         return np.expand_dims(whole, self.reduced)
+
+    def _outer(self, node: Node, known: dict[int, Array]) -> Array:
+        """The reduction over the rows of each group; groups are of neighbouring rows, as many as
+        it takes. No group must be left without rows.
+        """
+        group, rows = self.kernel.axes.index("g"), self.kernel.iteration_axes
+        x = cast(known[node.args[0]], self.kernel.nodes[node.args[0]].dtype, node.dtype)
+        shape = [1 if a == group else n for a, n in enumerate(self.extents)]
+        lying = np.transpose(np.broadcast_to(x, shape), (group, *rows, *self.reduced))
+        columns = [self.extents[a] for a in self.reduced]
+        flat = lying.reshape(-1, *columns)
+        count = -(-len(flat) // self.extents[group])
+        parts = [
+            reduction(str(node.attr), flat[first : first + count], (0,), node.dtype)
+            for first in range(0, len(flat), count)
+        ]
+        return np.stack(parts).reshape([1 if a in rows else n for a, n in enumerate(self.extents)])
 
     def _store(self, store: Store, known: dict[int, Array], shape: Sequence[int]) -> None:
         dtype = self.kernel.buffers[store.buffer].dtype

@@ -7,12 +7,18 @@ LLVM needs no IR pass over it.
 from __future__ import annotations
 
 from fuser_direct.codegen.llvm_column import ColumnEmitter
+from fuser_direct.codegen.llvm_inner_outer import InnerOuterEmitter
 from fuser_direct.codegen.llvm_pointwise import PointwiseEmitter
 from fuser_direct.codegen.llvm_row import RowEmitter
 from fuser_direct.codegen.llvm_tiled import TiledEmitter, needs_tiles
 from fuser_direct.codegen.llvm_types import CpuTarget
 from fuser_direct.ir.kernel import Kernel
-from fuser_direct.schedulers.schedule import CpuPointwise, CpuRow, CpuSchedule
+from fuser_direct.schedulers.schedule import (
+    CpuInnerOuter,
+    CpuPointwise,
+    CpuRow,
+    CpuSchedule,
+)
 
 
 def emit(kernel: Kernel, schedule: CpuSchedule, target: CpuTarget) -> str:
@@ -28,4 +34,6 @@ def emit(kernel: Kernel, schedule: CpuSchedule, target: CpuTarget) -> str:
         return kind(kernel, schedule, target).text()
     if isinstance(schedule, CpuRow):
         return RowEmitter(kernel, schedule, target).text()
+    if isinstance(schedule, CpuInnerOuter):
+        return InnerOuterEmitter(kernel, schedule, target).text()
     return ColumnEmitter(kernel, schedule, target).text()

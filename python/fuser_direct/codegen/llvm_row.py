@@ -8,7 +8,7 @@ from fuser_direct.codegen.llvm_emitter import Emitter, Scope
 from fuser_direct.codegen.llvm_types import REGISTER, CpuTarget, V, Value, constant
 from fuser_direct.dtypes import is_complex
 from fuser_direct.ir.kernel import Kernel, Stage
-from fuser_direct.schedulers.schedule import CpuRow
+from fuser_direct.schedulers.schedule import CpuInnerOuter, CpuRow
 
 # Elements of a row whose expensive values are kept for the next stage (32 KB of float: a first-
 # level cache).
@@ -30,7 +30,7 @@ class RowEmitter(Emitter):
     and later stages read them.
     """
 
-    def __init__(self, kernel: Kernel, schedule: CpuRow, target: CpuTarget) -> None:
+    def __init__(self, kernel: Kernel, schedule: CpuRow | CpuInnerOuter, target: CpuTarget) -> None:
         super().__init__(kernel, schedule.streaming, target)
         self.kept = self._kept_nodes()
         self.arrays: dict[int, V] = {}
@@ -58,13 +58,13 @@ class RowEmitter(Emitter):
         row: Scope = {}
         self.evaluate(self.kernel.prologue, row, zero, None, 1, inner=-1)
         for stage in self.kernel.stages:
-            self._reduce(stage, row)
+            self.reduce(stage, row)
             self.evaluate(stage.after, row, zero, None, 1, inner=-1)
             self.store_all(stage.row_stores, row, zero, None, 1)
 
-    def _reduce(self, stage: Stage, row: Scope) -> None:
+    def reduce(self, stage: Stage, row: Scope) -> None:
         """The walk of one stage; leaves its reductions in `row`."""
-        if not stage.reduces and not stage.stores:
+        if not stage.reduces and not stage.stores and not stage.outers:
             return
         firsts = [part for n in stage.reduces for part in self.identity(n, self.lanes)]
 
@@ -78,7 +78,7 @@ class RowEmitter(Emitter):
     def _segment(
         self, stage: Stage, row: Scope, low: V, high: V, totals: Sequence[V]
     ) -> Sequence[V]:
-        self.paired = self._is_paired(stage)
+        self.paired = self.is_paired(stage)
         fixed = dict(row)
         self.evaluate(self.invariant(stage.loop, row), fixed, constant(0, "i64"), None, 1)
         mine = [n for n in stage.loop if n in self.kept and n not in fixed]
@@ -96,7 +96,7 @@ class RowEmitter(Emitter):
             self.arrays.update(new)
         return result
 
-    def _is_paired(self, stage: Stage) -> bool:
+    def is_paired(self, stage: Stage) -> bool:
         """Whether this stage's walk pairs bfloat16 neighbours; stages sharing arrays must agree."""
         stages = [stage]
         if not self.kept.isdisjoint(stage.loop):
@@ -139,16 +139,20 @@ class RowEmitter(Emitter):
                 place = b.gep(scope[n].one.elem, array, b.and_(at, KEPT_ELEMS - 1))
                 b.store(b.splat(scope[n].one, self.lanes), place)
             self.store_all(stage.stores, scope, at, count, self.lanes, streaming)
+            self.follow(stage, scope, at, count)
             return self._accumulate(stage, scope, count, accs)
 
         streamed = self.streamed(stage.stores)
         return self.walk(low, high, step, streamed, stage.reduces, totals)
 
+    def follow(self, stage: Stage, scope: Scope, at: V, count: V | None) -> None:
+        """What else is done with the values of a step."""
+
     def _needed(self, stage: Stage, known: dict[int, V]) -> list[int]:
         """The nodes of the walk that its results still need when `known` are at hand."""
-        wanted = {self.kernel.nodes[n].args[0] for n in stage.reduces} | {
-            s.node for s in stage.stores
-        }
+        outers = (s.node for s in stage.outers)
+        wanted = {self.kernel.nodes[n].args[0] for n in (*stage.reduces, *outers)}
+        wanted |= {s.node for s in stage.stores}
         wanted |= self.kept.intersection(stage.loop)
         nodes: list[int] = []
         for n in reversed(stage.loop):

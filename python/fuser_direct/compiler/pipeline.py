@@ -13,6 +13,7 @@ from fuser_direct import options as option_names
 from fuser_direct.compiler import arguments, packed
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
 from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
+from fuser_direct.compiler.join import join
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.rematerialize import rematerialize
 from fuser_direct.compiler.segment import Plan, live_exprs, plan
@@ -54,6 +55,7 @@ class FusionCompiler:
         if known is None:
             made = plan(self.fusion, units)
             rematerialize(made)
+            join(made)
             known = self._plans.setdefault(units, (made, allocation_orders(made)))
         return known
 

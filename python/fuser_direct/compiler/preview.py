@@ -27,10 +27,13 @@ _ASSUMED_GPU = CudaDevice(
 class PlannedStep:
     """A segment of a call: the kernels that make it (two for a split reduction), or, without any,
     the op that the framework's library does.
+
+    refused: why it isn't one pass with other segments that walk the same points.
     """
 
     op: str
     kernels: tuple[Scheduled, ...]
+    refused: str = ""
 
 
 class PreviewAssembler(Assembler):
@@ -39,20 +42,23 @@ class PreviewAssembler(Assembler):
     def planned(self) -> list[PlannedStep]:
         """The call's segments in the order in which they run."""
         found: list[PlannedStep] = []
-        for number, segment in enumerate(self.plan.segments):
-            self._note(found, functools.partial(self._add_segment, number, segment))
+        for number in range(len(self.plan.segments)):
+            self._note(found, functools.partial(self.add_at, number), number)
         self._note(found, self._copy_views)
         self._note(found, self._add_copies)
         return found
 
-    def _note(self, found: list[PlannedStep], add: Callable[[], None]) -> None:
+    def _note(
+        self, found: list[PlannedStep], add: Callable[[], None], number: int | None = None
+    ) -> None:
         before = len(self.steps)
         add()
         kernels = tuple(step.scheduled for step in self.steps[before:] if isinstance(step, _Step))
         if len(self.steps) > before:
             first = self.steps[before]
             op = first.op if isinstance(first, _Call) else kernels[-1].lowered.kernel.name
-            found.append(PlannedStep(op, kernels))
+            refused = "" if number is None else self.refused.get(number, "")
+            found.append(PlannedStep(op, kernels, refused))
 
 
 def preview(
@@ -113,13 +119,13 @@ def assumed_cuda_text(fusion: Fusion, args: Sequence[AssumedArg]) -> list[str]:
     """
     from fuser_direct.codegen import cuda
     from fuser_direct.compiler.build_cuda import DEFAULT_OPTIONS
-    from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
+    from fuser_direct.schedulers.schedule import CpuColumn, CpuInnerOuter, CpuPointwise, CpuRow
 
     compiler = FusionCompiler(fusion)
     target = CudaTarget(_ASSUMED_GPU, DEFAULT_OPTIONS)
     assembler = compiler.assembler(PreviewAssembler, args, None, target=target)
     texts = []
     for item in (item for step in assembler.planned() for item in step.kernels):
-        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuColumn))
+        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
         texts.append(cuda.emit(item.lowered.kernel, item.schedule))
     return texts

@@ -4,14 +4,14 @@ returned."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from fuser_direct import _ext
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
 from fuser_direct.compiler.kernels import STORE, CompiledKernel
 from fuser_direct.compiler.library import library_call
 from fuser_direct.compiler.packed import in_bytes
-from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.compiler.segment import Joined, Plan, Segment
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType, SchedulerType
@@ -29,6 +29,7 @@ from fuser_direct.ir.kernel import (
 )
 from fuser_direct.lowering.canonical import Argument, Lowered, lower
 from fuser_direct.lowering.graph import Constant, Graph, Operand, build, view_of
+from fuser_direct.lowering.outer import lower_together
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers import choose
 from fuser_direct.schedulers.contract import CpuLaunch, CudaLaunch, LaunchConstraints, Scheduled
@@ -131,14 +132,17 @@ class Assembler:
             val: i for i, val in enumerate(binding.inputs) if isinstance(val, TensorView)
         }
         self.steps: list[_Step | _Call] = []
+        # Segments that ran with others as one pass; and why others didn't.
+        self.done: set[int] = set()
+        self.refused: dict[int, str] = {}
         # Number of the last segment that reads a tensor.
         self.last_reader = {tv: n for n, s in enumerate(plan.segments) for tv in s.leaves}
         self.in_place = self._in_place_outputs()
 
     def run(self) -> _ext.Program:
         """The finished program."""
-        for number, segment in enumerate(self.plan.segments):
-            self._add_segment(number, segment)
+        for number in range(len(self.plan.segments)):
+            self.add_at(number)
         self._copy_views()
         self._add_copies()
         if self.constraints != LaunchConstraints() and len(self.steps) > 1:
@@ -165,6 +169,63 @@ class Assembler:
 
     # --- kernels ---
 
+    def add_at(self, number: int) -> None:
+        """What runs at the place of segment `number`: the segment, or those that it is joined with
+        as one pass, which leaves nothing to run at the places of the others."""
+        if number in self.done:
+            return
+        joined = self.plan.joined.get(number)
+        if joined is not None and self._add_joined(joined):
+            self.done.update(joined.members)
+        else:
+            self._add_segment(number, self.plan.segments[number])
+
+    def _add_joined(self, joined: Joined) -> bool:
+        """Adds the kernels of joined segments if the schedulers want them as one pass; notes why
+        not otherwise."""
+        segment = joined.segment
+        if any(0 in self.binding.sizes(tv) for tv in segment.outputs):
+            return False
+        for tv in segment.outputs:
+            self._place(tv)
+        graph = build(self.plan, segment, self.binding)
+        extents = {a: self.binding.extent(a) for a in segment.domain}
+        found = lower_together(graph, extents, segment.reduced, _name(graph))
+        made: tuple[Scheduled, ...] | str
+        if isinstance(found, str):
+            made = found
+        else:
+            read_later = self._read_after(graph, joined.members)
+            made = choose.together(
+                found,
+                self.target.device,
+                self.constraints,
+                lambda part: self._is_final(part, read_later),
+            )
+        if isinstance(made, str):
+            self.refused.update(dict.fromkeys(joined.members, made))
+            return False
+        for tv in segment.outputs:
+            self._allocate(tv)
+        workspaces: dict[int, int] = {}
+        for scheduled in made:
+            self._add_step(scheduled, workspaces)
+        return True
+
+    def _read_after(self, graph: Graph, members: Sequence[int]) -> set[TensorView]:
+        """Tensors of a graph that segments read which run after `members` do, all at the place of
+        the first."""
+        return {
+            o.tensor
+            for o in graph.operands
+            if o.tensor is not None
+            and any(o.tensor in self.plan.segments[n].leaves for n in self._after(members))
+        }
+
+    def _after(self, members: Sequence[int]) -> list[int]:
+        later = range(members[0] + 1, len(self.plan.segments))
+        return [n for n in later if n not in members and n not in self.done]
+
     def _add_segment(self, number: int, segment: Segment) -> None:
         for tv in segment.outputs:
             self._allocate(tv)
@@ -182,7 +243,7 @@ class Assembler:
             for o in graph.operands
             if o.tensor is not None and self.last_reader.get(o.tensor, -1) > number
         }
-        self._add_kernel(lowered, read_later)
+        self._add_kernel(lowered, read_later, self.refused.get(number, ""))
 
     def _add_library(self, segment: Segment) -> None:
         """A call of the framework; it runs on empty tensors too, since only it knows what they
@@ -215,26 +276,39 @@ class Assembler:
         read = [o for o in graph.operands if not o.is_output and o.tensor in twins]
         return any(o.strides not in written or o.offset_elems or o.is_conditional for o in read)
 
-    def _add_kernel(self, lowered: Lowered, read_later: set[TensorView]) -> None:
+    def _add_kernel(self, lowered: Lowered, read_later: set[TensorView], refused: str = "") -> None:
+        """refused: why it is no part of one pass with others, for `explain`."""
         _refuse_unmoved(lowered)
         parts = choose.parts(lowered, self.target.device)
         workspaces: dict[int, int] = {}
         for part in parts:
-            is_final = tuple(
-                a.operand.tensor is not None and a.operand.tensor not in read_later
-                for a in part.arguments
-            )
+            is_final = self._is_final(part, read_later)
             scheduled = choose.schedule(part, self.target.device, self.constraints, is_final)
-            step = _Step(scheduled)
-            for argument in part.arguments:
-                tensor, place = argument.operand.tensor, argument.operand.workspace
-                if tensor is not None:
-                    step.buffers.append(self.buffers[tensor])
-                    continue
-                if argument.operand.is_output:
-                    workspaces[place] = self._workspace(part, argument)
-                step.buffers.append(workspaces[place])
-            self.steps.append(step)
+            if refused:
+                reason = f"{scheduled.reason}; no part of an inner_outer_persistent pass: {refused}"
+                scheduled = replace(scheduled, reason=reason)
+            self._add_step(scheduled, workspaces)
+
+    def _is_final(self, part: Lowered, read_later: set[TensorView]) -> tuple[bool, ...]:
+        """For each buffer, whether no later kernel reads it."""
+        return tuple(
+            a.operand.tensor is not None and a.operand.tensor not in read_later
+            for a in part.arguments
+        )
+
+    def _add_step(self, scheduled: Scheduled, workspaces: dict[int, int]) -> None:
+        """One kernel; memory between kernels is made where it is written and found where it is
+        read."""
+        step = _Step(scheduled)
+        for argument in scheduled.lowered.arguments:
+            tensor, place = argument.operand.tensor, argument.operand.workspace
+            if tensor is not None:
+                step.buffers.append(self.buffers[tensor])
+                continue
+            if argument.operand.is_output:
+                workspaces[place] = self._workspace(scheduled.lowered, argument)
+            step.buffers.append(workspaces[place])
+        self.steps.append(step)
 
     def _workspace(self, part: Lowered, argument: Argument) -> int:
         elems = 1
@@ -249,10 +323,15 @@ class Assembler:
             self.buffers[tv] = self.buffers[target]
             self.binding.place(tv, self.binding.strides(target), self.binding.alignment(target))
             return
+        sizes, strides = self._place(tv)
+        self.buffers[tv] = self._buffer(tv.dtype_, sizes, strides)
+
+    def _place(self, tv: TensorView) -> tuple[Sequence[int], Sequence[int]]:
+        """Sizes and strides of a stored tensor that has memory of its own."""
         sizes = self.binding.sizes(tv)
         strides = dense_strides(sizes, self.orders[tv])
         self.binding.place(tv, strides)
-        self.buffers[tv] = self._buffer(tv.dtype_, sizes, strides)
+        return sizes, strides
 
     def _buffer(self, dtype: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
         code, bits = INFO[dtype].dlpack

@@ -74,7 +74,8 @@ class Segment:
     that it reads. parents, children: numbers of the segments that it reads from and that read from
     it. ancestors: all that it depends on, as a bit mask of numbers. stores: how many fusion outputs
     it stores. absorbed: expressions that are evaluated at positions which a resizing reader asks
-    for; they don't shape the domain.
+    for; they don't shape the domain. outer: axes of its reductions along the columns (of joined
+    segments only).
     """
 
     number: int
@@ -88,6 +89,7 @@ class Segment:
     outputs: list[TensorView] = field(default_factory=list)
     stores: int = 0
     absorbed: set[Expr] = field(default_factory=set)
+    outer: frozenset[int] = frozenset()
 
     @property
     def is_library(self) -> bool:
@@ -100,13 +102,23 @@ class Segment:
         return 1 << self.number
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Segments, by their places in the plan, that may run as one pass at the place of the first;
+    `segment` does what they do."""
+
+    members: tuple[int, ...]
+    segment: Segment
+
+
 @dataclass
 class Plan:
     """How a fusion is cut: segments in an order in which they can run, and what every value is.
 
     inline: expressions that readers evaluate or address through (lazy and transparent ones).
     materialized: tensors that a segment stores. views: outputs that are a stored tensor or an input
-    under another shape, and that tensor.
+    under another shape, and that tensor. joined: segments that may run as one pass, by the place of
+    the first.
     """
 
     fusion: Fusion
@@ -115,6 +127,7 @@ class Plan:
     inline: set[Expr]
     materialized: set[TensorView]
     views: dict[TensorView, TensorView]
+    joined: dict[int, Joined] = field(default_factory=dict)
 
 
 def plan(fusion: Fusion, units: frozenset[IterDomain] = frozenset()) -> Plan:

@@ -13,7 +13,12 @@ from fuser_direct.compiler.kernels import CompiledKernel
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.serialize import digest
 from fuser_direct.schedulers.contract import CpuDevice, CudaDevice, Scheduled
-from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
+from fuser_direct.schedulers.schedule import (
+    CpuColumn,
+    CpuInnerOuter,
+    CpuPointwise,
+    CpuRow,
+)
 
 if TYPE_CHECKING:
     from fuser_direct.codegen.llvm_types import CpuTarget as Processor
@@ -133,7 +138,7 @@ class CpuTarget(Target):
         from fuser_direct.codegen import llvm
         from fuser_direct.compiler import build_cpu
 
-        assert isinstance(item.schedule, (CpuPointwise, CpuRow, CpuColumn))
+        assert isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
         text = llvm.emit(item.lowered.kernel, item.schedule, self.host)
         return Binary(text, build_cpu.compile_object(text, self.host))
 
@@ -171,7 +176,7 @@ class CudaTarget(Target):
         from fuser_direct.codegen import cuda
         from fuser_direct.compiler import build_cuda
 
-        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuColumn))
+        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
         kernel = item.lowered.kernel
         text = cuda.emit(kernel, item.schedule)
         image = build_cuda.build(text, kernel.name, self.device.arch, self.options)

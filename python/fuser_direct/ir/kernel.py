@@ -15,6 +15,10 @@ max), stage 2 stores exp(x - max) / sum. What a later stage needs again is evalu
 included), so a scheduler is free to hold loads in registers, in shared memory, or to read them
 again.
 
+Layernorm's backward pass, axes "gir": stage 0 accumulates the two sums along a row, stage 1 stores
+the gradient of x, and `outers` of a stage accumulate the gradients of weight and bias, which are
+sums along the column, over the rows of a group. Another kernel adds up what the groups leave.
+
 Half types: a node of dtype Half or BFloat16 lives in a register as float that holds a value of the
 half type; an op whose result dtype is half is evaluated in float and rounded to nearest even. A
 cast half -> Float is free; a written cast Float -> half always rounds.
@@ -28,18 +32,19 @@ from typing import Literal
 from fuser_direct.enums import DataType
 from fuser_direct.records import dataclass
 
-AxisKind = Literal["i", "r", "s"]
+AxisKind = Literal["i", "r", "s", "g"]
 # A stride that is not known when the kernel is built and arrives as a launch argument.
 DYNAMIC = -1
 
 # Node ops that are not rows of the op table.
-LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, CAST = (
+LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, OUTER, CAST = (
     "load",
     "gather",
     "param",
     "const",
     "index",
     "reduce",
+    "outer",
     "cast",
 )
 
@@ -67,7 +72,8 @@ class Node:
     the buffer's strides give, and an optional Bool as for LOAD), PARAM (attr: scalar number), CONST
     (attr: the Python value), INDEX (attr: axis number; the current index along it, dtype Int),
     REDUCE (attr: sum, prod, max or min over all reduction axes; one arg, accumulated in the
-    register type of `dtype`), CAST, or the name of a row of the op table. args: operand nodes, by
+    register type of `dtype`), OUTER (as REDUCE, over the iteration axes: one result for each point
+    of the reduction axes), CAST, or the name of a row of the op table. args: operand nodes, by
     number; all come earlier in `Kernel.nodes`.
     """
 
@@ -93,13 +99,18 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One walk over the reduction axes; all members are node numbers in evaluation order."""
+    """One walk over the reduction axes; all members are node numbers in evaluation order.
+
+    outers: OUTER nodes whose operand this walk accumulates, and the buffer for the result of each
+    group.
+    """
 
     loop: tuple[int, ...]
     reduces: tuple[int, ...]
     stores: tuple[Store, ...]
     after: tuple[int, ...]
     row_stores: tuple[Store, ...]
+    outers: tuple[Store, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +146,10 @@ class Kernel:
     axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`,
     first of all: a split of the reduction over independent work, whose step s covers the points [s
     * chunk, min(R, (s + 1) * chunk)) of the row-major flattened reduction space of R points.
-    Kernels with an `s` axis have one stage and store raw reduction results. scalars: dtypes of the
-    scalar parameters.
+    Kernels with an `s` axis have one stage and store raw reduction results. Kernels with OUTER
+    nodes have an axis `g` first of all: the rows are dealt out to its steps, the groups, as the
+    schedule says, and each group leaves a result of its own. scalars: dtypes of the scalar
+    parameters.
     """
 
     name: str
@@ -150,12 +163,17 @@ class Kernel:
     @property
     def iteration_axes(self) -> tuple[int, ...]:
         """Numbers of the `i` and `s` axes, outermost first: their product is the number of rows."""
-        return tuple(a for a, kind in enumerate(self.axes) if kind != "r")
+        return tuple(a for a, kind in enumerate(self.axes) if kind in "is")
 
     @property
     def reduction_axes(self) -> tuple[int, ...]:
         """Numbers of the `r` axes, outermost first."""
         return tuple(a for a, kind in enumerate(self.axes) if kind == "r")
+
+    @property
+    def outers(self) -> tuple[Store, ...]:
+        """The outer reductions of all stages."""
+        return tuple(s for stage in self.stages for s in stage.outers)
 
     @property
     def is_split(self) -> bool:

@@ -18,6 +18,7 @@ from fuser_direct.ir.kernel import (
     GATHER,
     INDEX,
     LOAD,
+    OUTER,
     PARAM,
     REDUCE,
     AxisKind,
@@ -77,6 +78,18 @@ class Lowered:
 def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: str) -> Lowered:
     """The canonical kernel of a value graph. `extents` by fusion axis; `reduced` the axes its
     reductions run over."""
+    kinds, sizes, arguments, nodes = canonical(graph, extents, reduced)
+    buffers = tuple(
+        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
+    )
+    kernel = stage(name, kinds, buffers, tuple(graph.scalar_dtypes), nodes, graph.stores)
+    return Lowered(kernel, sizes, arguments, tuple(graph.scalars))
+
+
+def canonical(
+    graph: Graph, extents: dict[int, int], reduced: frozenset[int]
+) -> tuple[tuple[AxisKind, ...], tuple[int, ...], tuple[Argument, ...], tuple[Node, ...]]:
+    """Kinds and extents of the canonical axes, and the graph's operands and nodes over them."""
     axes = _ordered_axes(graph, extents, reduced)
     indexed = {node.number for node in graph.nodes if node.op == INDEX}
     groups = _merge(axes, graph.operands, extents, reduced, indexed)
@@ -90,16 +103,12 @@ def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: 
         kinds, sizes, arguments = _with_axis(kinds, sizes, arguments, "r")
     if not kinds:
         kinds, sizes, arguments = _with_axis(kinds, sizes, arguments, "i")
-    buffers = tuple(
-        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
-    )
     position = {group[0]: number for number, group in enumerate(groups)}
     nodes = tuple(
         replace(node, attr=position[node.number]) if node.op == INDEX else node
         for node in graph.nodes
     )
-    kernel = stage(name, kinds, buffers, tuple(graph.scalar_dtypes), nodes, graph.stores)
-    return Lowered(kernel, sizes, arguments, tuple(graph.scalars))
+    return kinds, sizes, arguments, nodes
 
 
 def _ordered_axes(graph: Graph, extents: dict[int, int], reduced: frozenset[int]) -> list[int]:
@@ -174,9 +183,10 @@ def stage(
     scalars: tuple[DataType, ...],
     nodes: tuple[Node, ...],
     stores: Sequence[tuple[int, int]],
+    outers: Sequence[tuple[int, int]] = (),
 ) -> Kernel:
     """Group nodes into stages: a stage for each level of reductions, and one for what is stored
-    after the last."""
+    after the last. outers: (buffer, node) of the outer reductions."""
     inner = [a for a, kind in enumerate(kinds) if kind == "r"] or list(range(len(kinds)))
     varies, level = _levels(nodes, buffers, inner)
     full = [
@@ -185,22 +195,30 @@ def stage(
     rows = [pair for pair in stores if pair not in full]
     reduces = [n for n, node in enumerate(nodes) if node.op == REDUCE]
     count = 1 + max(
-        [level[nodes[n].args[0]] for n in reduces] + [level[n] for _, n in full], default=0
+        [level[nodes[n].args[0]] for n in reduces] + [level[n] for _, n in (*full, *outers)],
+        default=0,
     )
+    # Where the last walk stores, its loads and math are there for outer reductions too, and it has
+    # no accumulators of its own.
+    last = max((level[n] for _, n in full), default=0)
     stages = []
     for number in range(count):
         finished = tuple(n for n in reduces if level[nodes[n].args[0]] == number)
         written = tuple(Store(b, n) for b, n in full if level[n] == number)
-        roots = [nodes[n].args[0] for n in finished] + [s.node for s in written]
+        gathered = tuple(Store(b, n) for b, n in outers if max(level[n], last) == number)
+        roots = [nodes[n].args[0] for n in (*finished, *(s.node for s in gathered))]
+        roots += [s.node for s in written]
         after = tuple(
             n
             for n, node in enumerate(nodes)
-            if not varies[n] and node.op != REDUCE and level[n] == number + 1
+            if not varies[n] and node.op not in (REDUCE, OUTER) and level[n] == number + 1
         )
         late = tuple(Store(b, n) for b, n in rows if max(level[n], 1) == number + 1)
-        stages.append(Stage(_cone(nodes, varies, roots), finished, written, after, late))
+        stages.append(Stage(_cone(nodes, varies, roots), finished, written, after, late, gathered))
     prologue = tuple(
-        n for n, node in enumerate(nodes) if not varies[n] and level[n] == 0 and node.op != REDUCE
+        n
+        for n, node in enumerate(nodes)
+        if not varies[n] and level[n] == 0 and node.op not in (REDUCE, OUTER)
     )
     return Kernel(name, kinds, buffers, scalars, nodes, prologue, tuple(stages))
 
@@ -267,7 +285,8 @@ def split(lowered: Lowered, chunk: int, workspace: int = 0) -> tuple[Lowered, Lo
         for i, n in enumerate(reduces)
     ]
     partial = _partial_kernel(lowered, chunk, splits, dense, workspaces)
-    finish = _finish_kernel(lowered, splits, row_sizes, dense, workspaces)
+    row_stores = [(s.buffer, s.node) for s in kernel.stages[0].row_stores]
+    finish = finish_kernel(lowered, reduces, row_stores, row_axes, splits, workspaces)
     return partial, finish
 
 
@@ -310,18 +329,22 @@ def _partial_kernel(
     )
 
 
-def _finish_kernel(
+def finish_kernel(
     lowered: Lowered,
+    reduces: Sequence[int],
+    row_stores: Sequence[tuple[int, int]],
+    row_axes: Sequence[int],
     splits: int,
-    row_sizes: tuple[int, ...],
-    dense: tuple[int, ...],
     workspaces: list[Operand],
 ) -> Lowered:
+    """The kernel that reduces partial results and does what follows: the nodes `reduces` of
+    `lowered` are read from workspaces [splits, row_axes...], and (buffer, node) pairs stored."""
     kernel = lowered.kernel
-    reduces = kernel.stages[0].reduces
-    kept = (None, *kernel.iteration_axes)
+    row_sizes = tuple(lowered.extents[a] for a in row_axes)
+    dense = dense_strides((splits, *row_sizes))
+    kept = (None, *row_axes)
     row_axis: AxisKind = "i"
-    axes: tuple[AxisKind, ...] = ("r", *(row_axis for _ in kernel.iteration_axes))
+    axes: tuple[AxisKind, ...] = ("r", *(row_axis for _ in row_axes))
     arguments = [
         replace(a, strides=tuple(0 if axis is None else a.strides[axis] for axis in kept))
         for a in lowered.arguments
@@ -337,7 +360,7 @@ def _finish_kernel(
         arguments.append(Argument(replace(workspace, is_output=False), dense))
         added.append(Node(LOAD, (), workspace.dtype, len(arguments) - 1))
         if workspace.dtype is kernel.nodes[n].dtype:
-            nodes[n] = replace(nodes[n], args=(-1 - len(added),))
+            nodes[n] = Node(REDUCE, (-1 - len(added),), workspace.dtype, nodes[n].attr)
         else:
             # Partial results of a half type stay float until the last one is added.
             added.append(Node(REDUCE, (-1,), workspace.dtype, nodes[n].attr))
@@ -348,25 +371,38 @@ def _finish_kernel(
     for node in nodes:
         args = tuple(-a - 2 if a < 0 else a + len(added) for a in node.args)
         shifted.append(replace(node, args=args))
-    row_stores = [(s.buffer, s.node + len(added)) for s in kernel.stages[0].row_stores]
-    keep = reachable(shifted, [n for _, n in row_stores])
-    compacted, numbers = compact(shifted, keep)
-    used = sorted(
-        {n.number for n in compacted if n.op in (LOAD, GATHER)} | {b for b, _ in row_stores}
+    stored = [(b, n + len(added)) for b, n in row_stores]
+    return only(
+        lowered, kernel.name + "_finish", axes, (splits, *row_sizes), arguments, shifted, stored
     )
-    compacted = [
-        replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in compacted
-    ]
-    stores = [(used.index(b), numbers[n]) for b, n in row_stores]
+
+
+def only(
+    lowered: Lowered,
+    name: str,
+    axes: tuple[AxisKind, ...],
+    extents: tuple[int, ...],
+    arguments: Sequence[Argument],
+    nodes: Sequence[Node],
+    stores: Sequence[tuple[int, int]],
+    outers: Sequence[tuple[int, int]] = (),
+) -> Lowered:
+    """The kernel of what (buffer, node) pairs to store, and outer reductions, need of `nodes` and
+    `arguments`."""
+    kept, numbers = compact(nodes, reachable(nodes, [n for _, n in (*stores, *outers)]))
+    written = {b for b, _ in (*stores, *outers)}
+    used = sorted({n.number for n in kept if n.op in (LOAD, GATHER)} | written)
+    kept = [replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in kept]
     return assemble(
         lowered,
-        kernel.name + "_finish",
+        name,
         axes,
-        (splits, *row_sizes),
+        extents,
         [arguments[b] for b in used],
-        compacted,
-        stores,
+        kept,
+        [(used.index(b), numbers[n]) for b, n in stores],
         0,
+        [(used.index(b), numbers[n]) for b, n in outers],
     )
 
 
@@ -379,6 +415,7 @@ def assemble(
     nodes: list[Node],
     stores: list[tuple[int, int]],
     chunk: int,
+    outers: Sequence[tuple[int, int]] = (),
 ) -> Lowered:
     """A `Lowered` over the scalars that its nodes still use."""
     scalars = sorted({n.number for n in nodes if n.op == PARAM})
@@ -386,9 +423,8 @@ def assemble(
     buffers = tuple(
         Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
     )
-    kernel = stage(
-        name, axes, buffers, tuple(lowered.kernel.scalars[c] for c in scalars), tuple(nodes), stores
-    )
+    dtypes = tuple(lowered.kernel.scalars[c] for c in scalars)
+    kernel = stage(name, axes, buffers, dtypes, tuple(nodes), stores, outers)
     sources = tuple(lowered.scalars[c] for c in scalars)
     return Lowered(kernel, extents, tuple(arguments), sources, chunk)
 

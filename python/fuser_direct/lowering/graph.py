@@ -19,7 +19,7 @@ from fuser_direct.compiler.segment import TRANSPARENT, Plan, Segment
 from fuser_direct.dtypes import COMPONENT, INFO
 from fuser_direct.enums import DataType
 from fuser_direct.ir.fusion import Expr, TensorView, Val
-from fuser_direct.ir.kernel import CAST, CONST, GATHER, INDEX, LOAD, PARAM, REDUCE, Node
+from fuser_direct.ir.kernel import CAST, CONST, GATHER, INDEX, LOAD, OUTER, PARAM, REDUCE, Node
 from fuser_direct.lowering.index import (
     Guard,
     Index,
@@ -402,9 +402,11 @@ class _Builder:
         return args[0]
 
     def _reduce(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
-        if not self.plan.axes.reduced(expr):
+        reduced = self.plan.axes.reduced(expr)
+        if not reduced:
             return args[0]
-        return self.add(REDUCE, (args[0],), val.dtype_, expr.op)
+        kind = OUTER if reduced == self.segment.outer else REDUCE
+        return self.add(kind, (args[0],), val.dtype_, expr.op)
 
     def _welford(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
         """Mean, then the sum of squared deviations from it: two walks, exact to rounding for any

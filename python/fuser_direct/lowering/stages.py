@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser_direct.ir.kernel import GATHER, LOAD, REDUCE, AxisKind, Node
+from fuser_direct.ir.kernel import LOAD, REDUCE, AxisKind, Node
 from fuser_direct.lowering.canonical import (
     Argument,
     Lowered,
-    assemble,
-    compact,
     dense_strides,
+    only,
     reachable,
 )
 from fuser_direct.lowering.graph import Operand
@@ -60,13 +59,8 @@ def _part(
     stores: list[tuple[int, int]],
 ) -> Lowered:
     """The kernel of what `stores` need."""
-    kept, numbers = compact(nodes, reachable(nodes, [n for _, n in stores]))
-    used = sorted({n.number for n in kept if n.op in (LOAD, GATHER)} | {b for b, _ in stores})
-    kept = [replace(n, attr=used.index(n.number)) if n.op in (LOAD, GATHER) else n for n in kept]
     axes = lowered.kernel.axes
-    if not any(n.op == REDUCE for n in kept):
+    if not any(nodes[n].op == REDUCE for n in reachable(nodes, [n for _, n in stores])):
         row: AxisKind = "i"
         axes = tuple(row for _ in axes)
-    placed = [(used.index(b), numbers[n]) for b, n in stores]
-    taken = [arguments[b] for b in used]
-    return assemble(lowered, name, axes, lowered.extents, taken, kept, placed, 0)
+    return only(lowered, name, axes, lowered.extents, arguments, nodes, stores)

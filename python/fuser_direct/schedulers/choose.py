@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.lowering.canonical import Lowered, split
+from fuser_direct.lowering.outer import with_groups
 from fuser_direct.lowering.stages import cut_stages
-from fuser_direct.schedulers import cpu, cuda_reduction
+from fuser_direct.schedulers import cpu, cpu_inner_outer, cuda_reduction
 from fuser_direct.schedulers.contract import (
     CpuDevice,
     CudaDevice,
@@ -16,10 +18,12 @@ from fuser_direct.schedulers.contract import (
     LaunchConstraints,
     Scheduled,
 )
+from fuser_direct.schedulers.cuda_inner_outer import CudaInnerOuterScheduler
 from fuser_direct.schedulers.cuda_pointwise import CudaPointwiseScheduler
-from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler
+from fuser_direct.schedulers.cuda_reduction import CudaColumnScheduler, adds_partial_results
 from fuser_direct.schedulers.cuda_row import CudaRowScheduler
 from fuser_direct.schedulers.cuda_transpose import CudaTransposeScheduler
+from fuser_direct.schedulers.inner_outer import finishing
 from fuser_direct.schedulers.schedule import CudaColumn, CudaRow
 
 # In order of priority: the first that accepts a kernel schedules it.
@@ -30,6 +34,8 @@ CUDA_SCHEDULERS: tuple[CudaScheduler, ...] = (
     CudaColumnScheduler(),
 )
 
+
+_INNER_OUTER = CudaInnerOuterScheduler()
 
 # A kernel of several stages that leaves SMs idle is cut into one kernel a stage where each of its
 # blocks moves at least this much: below, the launches cost more than the idle SMs.
@@ -51,6 +57,34 @@ def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ..
         found += split(part, chunk, workspaces) if chunk else (part,)
         workspaces += len(part.kernel.stages[0].reduces)
     return tuple(found)
+
+
+def together(
+    pair: tuple[Lowered, Lowered],
+    device: CpuDevice | CudaDevice,
+    constraints: LaunchConstraints,
+    is_final: Callable[[Lowered], tuple[bool, ...]],
+) -> tuple[Scheduled, ...] | str:
+    """One pass over rows that are reduced along the columns too, and the kernel that finishes the
+    columns (`lowering.outer`); or why the two reductions are better kept apart.
+
+    is_final: for each buffer of a kernel, whether no later kernel of the program reads it.
+    """
+    row, finish = pair
+    if isinstance(device, CpuDevice):
+        groups = cpu_inner_outer.groups(row)
+    else:
+        groups = _INNER_OUTER.groups(row, device)
+    if isinstance(groups, str):
+        return groups
+    row, finish = with_groups(row, finish, groups)
+    if isinstance(device, CpuDevice):
+        cpu.refuse_constraints(constraints)
+        made = cpu_inner_outer.schedule(row, is_final(row))
+    else:
+        made = _INNER_OUTER.schedule(row, device, constraints)
+    last = schedule(finish, device, constraints, is_final(finish))
+    return made, finishing(last)
 
 
 def _leaves_idle(lowered: Lowered, device: CudaDevice) -> bool:
@@ -114,8 +148,7 @@ def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
     assert isinstance(launch, CudaLaunch)
     if made.lowered.kernel.is_split:
         return replace(made, schedule=replace(schedule, leads=True))
-    # Only the second kernel of a split reads memory that belongs to no tensor.
-    if any(a.operand.tensor is None and not a.operand.is_output for a in made.lowered.arguments):
+    if adds_partial_results(made.lowered):
         return replace(
             made, schedule=replace(schedule, follows=True), launch=replace(launch, early=True)
         )

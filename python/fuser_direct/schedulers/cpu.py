@@ -11,7 +11,7 @@ from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
-from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow
+from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
 
 # Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after
@@ -44,15 +44,12 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
     """The loop nest for a CPU kernel. is_final: for each buffer, whether no later kernel of the
     program reads it."""
     kernel = lowered.kernel
-    streaming = tuple(
-        a.operand.is_output and final and _streams(lowered, b)
-        for b, (a, final) in enumerate(zip(lowered.arguments, is_final, strict=True))
-    )
+    streaming = streams(lowered, is_final)
     inner = lowered.extents[-1]
     if not kernel.reduction_axes:
         block = _POINTWISE_BLOCK
         items = ceil_div(inner, block) * _outer(lowered)
-        return _scheduled(
+        return scheduled(
             lowered,
             SchedulerType.pointwise,
             CpuPointwise(block, streaming),
@@ -62,11 +59,11 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
     is_staged = len(kernel.stages) > 1
     if kernel.axes[-1] == "r":
         kind = SchedulerType.inner_persistent if is_staged else SchedulerType.reduction
-        return _scheduled(lowered, kind, CpuRow(streaming), lowered.rows, "a row an item")
+        return scheduled(lowered, kind, CpuRow(streaming), lowered.rows, "a row an item")
     block = _COLUMN_BLOCK
     kind = SchedulerType.outer_persistent if is_staged else SchedulerType.reduction
     items = ceil_div(inner, block) * _outer(lowered)
-    return _scheduled(lowered, kind, CpuColumn(block, streaming), items, f"{block} columns an item")
+    return scheduled(lowered, kind, CpuColumn(block, streaming), items, f"{block} columns an item")
 
 
 def _outer(lowered: Lowered) -> int:
@@ -75,19 +72,28 @@ def _outer(lowered: Lowered) -> int:
     return lowered.rows // inner if inner else 0
 
 
-def _streams(lowered: Lowered, buffer: int) -> bool:
+def streams(lowered: Lowered, is_final: tuple[bool, ...]) -> tuple[bool, ...]:
+    """For each buffer, whether its stores bypass the caches."""
+    return tuple(
+        a.operand.is_output and final and _is_large(lowered, b)
+        for b, (a, final) in enumerate(zip(lowered.arguments, is_final, strict=True))
+    )
+
+
+def _is_large(lowered: Lowered, buffer: int) -> bool:
     argument = lowered.arguments[buffer]
     size = lowered.touched_elems(buffer) * INFO[argument.operand.dtype].itemsize_bytes
     return argument.strides[-1] == 1 and size >= _STREAMING_BYTES
 
 
-def _scheduled(
+def scheduled(
     lowered: Lowered,
     kind: SchedulerType,
-    schedule: CpuPointwise | CpuRow | CpuColumn,
+    schedule: CpuSchedule,
     items: int,
     reason: str,
 ) -> Scheduled:
+    """A kernel of `items` work items, with the least number that is worth a thread."""
     points = max(lowered.rows, 1) * max(lowered.reduced_elems, 1)
     cost = lowered.moved_bytes + heavy_ops(lowered) * points * _HEAVY_BYTES
     grain = max(ceil_div(_GRAIN_BYTES * items, max(cost, 1)), 1)

@@ -50,9 +50,17 @@ class CudaColumnScheduler:
         points = max(row_elems(lowered), 1)
         threads_x = min(16, power_of_two_at_least(units))
         threads_y = min(512 // threads_x, power_of_two_at_least(ceil_div(points, 2)))
+        if adds_partial_results(lowered):
+            # They are in L2, where half a line costs no more than a whole one, and few columns
+            # would leave SMs idle.
+            while threads_x > 4 and 2 * threads_y < points and units < device.sm_count * threads_x:
+                threads_x, threads_y = threads_x // 2, threads_y * 2
         if threads_x * threads_y < 128:
             threads_x = min(power_of_two_at_least(units), max(128 // threads_y, threads_x))
         unroll = max(min(4, ceil_div(points, threads_y)), 1)
+        if adds_partial_results(lowered) and points > threads_y:
+            # Their number follows from a row count, which isn't to be compiled in.
+            unroll = 4
         schedule = CudaColumn(
             vector,
             threads_x,
@@ -73,6 +81,11 @@ class CudaColumnScheduler:
             f"block {threads_x}x{threads_y}"
         )
         return Scheduled(lowered, kind, schedule, launch, reason)
+
+
+def adds_partial_results(lowered: Lowered) -> bool:
+    """Whether a kernel is the second of two: it reduces what the first has just written."""
+    return any(a.operand.tensor is None and not a.operand.is_output for a in lowered.arguments)
 
 
 def refuse(constraints: LaunchConstraints, what: str) -> None:

@@ -92,6 +92,34 @@ class CudaRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaInnerOuter:
+    """Axes "g", "i"..., "r"...: rows that are also reduced along the columns. Block (threads,
+    rows_per_block), as many blocks as the launch likes, which are the groups: thread row y of block
+    b walks rows b * rows_per_block + y, and then every (blocks * rows_per_block)-th. Thread x takes
+    units x, x + threads, ... of `vector` elements of each row: `units` of them, threads * units *
+    vector >= R, and keeps the accumulators of its columns in registers. `vector` divides the
+    innermost extent. threads is a power of two up to 32, or a multiple of 32, and then
+    rows_per_block is 1.
+
+    ring: rows of shared memory a thread row has, each thread in slots of its own, filled by
+    asynchronous copies `ring` - 1 rows ahead (of loads that are `vectorized` by 4, 8 or 16 bytes;
+    others, and all with ring 0, come into registers one row ahead).
+    vectorized, blocks_per_sm, follows, leads: as in `CudaRow`.
+    """
+
+    vector: int
+    threads: int
+    rows_per_block: int
+    units: int
+    vectorized: tuple[bool, ...]
+    index_bits: int = 32
+    ring: int = 0
+    blocks_per_sm: int = 0
+    follows: bool = False
+    leads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CudaColumn:
     """Innermost axis is `i`. Block (threads_x, threads_y): thread x owns `vector` neighbouring
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
@@ -137,7 +165,7 @@ class CudaTranspose:
     vectorized: tuple[bool, ...] = ()
 
 
-CudaSchedule = CudaPointwise | CudaRow | CudaColumn | CudaTranspose
+CudaSchedule = CudaPointwise | CudaRow | CudaInnerOuter | CudaColumn | CudaTranspose
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +191,16 @@ class CpuRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuInnerOuter:
+    """Axes "g", "i"..., "r"...: rows that are also reduced along the columns. A work item is one
+    group: the rows [g * n, min((g + 1) * n, rows)) of the flattened iteration space, with n =
+    ceil(rows / groups).
+    """
+
+    streaming: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CpuColumn:
     """Innermost axis is `i`. A work item is `block` neighbouring columns of the innermost axis at
     one point of the other iteration axes (s included): item w is block w % nb of outer point w /
@@ -173,4 +211,4 @@ class CpuColumn:
     streaming: tuple[bool, ...]
 
 
-CpuSchedule = CpuPointwise | CpuRow | CpuColumn
+CpuSchedule = CpuPointwise | CpuRow | CpuInnerOuter | CpuColumn

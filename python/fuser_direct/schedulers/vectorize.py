@@ -106,9 +106,9 @@ def row_edges(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool,
 
 
 def _moves_everywhere(lowered: Lowered, buffer: int) -> bool:
-    """Whether each point but those of a split has an element of its own."""
+    """Whether each point, whatever split or group it belongs to, has an element of its own."""
     pairs = zip(lowered.kernel.axes, lowered.arguments[buffer].strides, strict=True)
-    return all(stride != 0 or kind == "s" for kind, stride in pairs)
+    return all(stride != 0 or kind in "sg" for kind, stride in pairs)
 
 
 def _itemsize(lowered: Lowered, buffer: int) -> int:
