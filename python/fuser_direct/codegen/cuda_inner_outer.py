@@ -61,15 +61,19 @@ class _Walk:
         self.columns = kernel.reduction_axes
         self.row_axes = kernel.iteration_axes
         self.exchange = Exchange(body, schedule)
-        loads = dict.fromkeys(n for each in moving_loads(body) for n in each)
+        loads = dict.fromkeys(n for each in moving_loads(body) for n in each if self._is_free(n))
         self.kept = [n for n in loads if not body.varies[n].intersection(self.row_axes)]
         of_rows = [n for n in loads if n not in self.kept]
         self.ringed = [n for n in of_rows if schedule.ring and is_copyable(body, n, False)]
         self.ahead = [n for n in of_rows if n not in self.ringed]
         moving = (n for n in kernel.prologue if body.varies[n].intersection(self.row_axes))
-        self.values_ahead = [n for n in moving if body.is_plain_load(n)]
+        self.values_ahead = [n for n in moving if body.is_plain_load(n) and self._is_free(n)]
         body.index.update({axis: f"i{axis}" for axis in range(len(kernel.axes))})
         body.index[kernel.axes.index("g")] = "(index_t)blockIdx.x"
+
+    def _is_free(self, n: int) -> bool:
+        """Whether load `n` needs no value, so that it can be issued before its row is entered."""
+        return not self.kernel.nodes[n].args
 
     @property
     def slots(self) -> int:
@@ -271,7 +275,11 @@ class _Walk:
                 accumulate(body, s.node, f"g{s.node}[u][{lane}]")
 
         if stage.reduces or stage.stores or stage.outers:
-            is_decoded = needs_index(body, stage)
+            in_place = any(
+                body.is_plain_load(n) and n not in packs and n not in body.declared
+                for n in stage.loop
+            )
+            is_decoded = in_place or needs_index(body, stage)
             with units(body, "x", schedule.units, schedule.threads, keep, is_decoded):
                 self._read_slots(stage)
                 body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.columns, add)
