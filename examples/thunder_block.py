@@ -5,6 +5,7 @@ float64 run, and lists what thunder gave to the fuser and which kernels came of 
 
     pip install lightning-thunder        (tested: 0.2.6 with PyTorch 2.13)
     python examples/thunder_block.py [--tokens 2048] [--width 1024] [--heads 16] [--dtype bfloat16]
+        [--products]
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import fuser_direct
 
 # thunder 0.2.6 names these methods, which PyTorch 2.13 no longer has; it calls none of them here.
 _GONE_FROM_PYTORCH = ("align_as", "align_to", "has_names", "refine_names", "rename")
+
+# thunder's options that give what a library computes to the fuser.
+_PRODUCTS = ("nv_enable_linear", "nv_enable_matmul", "nv_enable_sdpa")
 
 
 def import_thunder() -> Any:
@@ -125,6 +129,11 @@ def main(device: str = "cuda") -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument(
+        "--products",
+        action="store_true",
+        help="give the fuser linear layers, matrix products and attention too",
+    )
     options = parser.parse_args()
     thunder = import_thunder()
     assert thunder.nvfuser_executor is not None, "thunder found no nvFuser: it needs a GPU"
@@ -137,7 +146,12 @@ def main(device: str = "cuda") -> None:
     wanted = step(exact, exact, x.double())
     eager = error(step(block, block, x), wanted)
     found = [thunder.sdpa_executor, thunder.nvfuser_executor]
-    compiled = thunder.jit(block, executors=[executor for executor in found if executor])
+    if options.products:
+        found.reverse()
+    switches = dict.fromkeys(_PRODUCTS, options.products)
+    compiled = thunder.jit(
+        block, executors=[executor for executor in found if executor], **switches
+    )
     fused = error(step(compiled, block, x), wanted)
     count = report(thunder, compiled)
     print(f"{count} fused regions; largest relative error: fused {fused:.3g}, eager {eager:.3g}")

@@ -34,6 +34,8 @@ class _Alias(ModuleType):
         if name in _OVERRIDES:
             versions = import_module("fuser_direct.nvfuser_direct_version")
             return versions.version if name == "version" else versions.API_VERSION
+        if name == "__all__":
+            return import_module("fuser_direct").__all__
         if name.startswith("__"):
             raise AttributeError(f"module {_NAME!r} has no attribute {name!r}")
         if name in _LAZY_SUBMODULES:

@@ -30,6 +30,14 @@ def test_the_names_are_this_packages() -> None:
     assert _run(script) == "[]"
 
 
+def test_a_star_import_brings_the_names_and_the_apis_version() -> None:
+    script = INSTALL + (
+        "exec('from nvfuser_direct import *'); "
+        "print([k for k in fuser_direct.__all__ if k not in globals()], version())"
+    )
+    assert _run(script) == "[] 0.2.36"
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [

@@ -24,8 +24,8 @@ def sdpfa_fwd(
     query: TensorView,
     key: TensorView,
     value: TensorView,
-    bias: TensorView | None = None,
-    mask: TensorView | None = None,
+    bias: Any = None,
+    mask: Any = None,
     dropout_p: Any = None,
     is_causal: Any = None,
     scale: Any = None,
@@ -35,8 +35,18 @@ def sdpfa_fwd(
     softmax(query @ key.T * scale + bias) @ value, where `mask` is True, and the position not later
     if `is_causal`; scale is 1 / sqrt(E) if None. logsumexp is Float [*, H, L]; the seed, UInt64
     [2], and the offset, UInt64, are those of the dropout.
+
+    (query, key, value, dropout_p, is_causal, scale) by position, as before bias and mask came in
+    between, is understood too: a number in the place of `bias` or of `mask` tells.
     """
     op = "sdpfa_fwd"
+    if _is_number(bias) or _is_number(mask):
+        if is_causal is not None or scale is not None:
+            raise DefinitionError(
+                f"{op}: bias and mask must be tensors or None, got {bias!r} and {mask!r}; without "
+                "them pass dropout_p, is_causal and scale by name"
+            )
+        bias, mask, dropout_p, is_causal, scale = None, None, bias, mask, dropout_p
     fusion = active_fusion(op)
     q, k, v = _queries(fusion, op, query, key, value, least_rank=4)
     added = optional_tensor(fusion, op, "bias", bias)
@@ -55,6 +65,13 @@ def sdpfa_fwd(
     outs = [out, logsumexp, seed, offset]
     define(fusion, op, (*named, *options.items()), outs)
     return out, logsumexp, seed, offset
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number, in Python or of the fusion."""
+    if isinstance(value, TensorView):
+        return False
+    return isinstance(value, bool | int | float | Val)
 
 
 def _dense(fusion: Fusion, axes: Sequence[IterDomain]) -> list[IterDomain]:
