@@ -72,8 +72,8 @@ void launch_kernel(const cuda::Kernel& kernel, int device, const Extents& grid,
   for (const nb::bytes& arg : args) params.push_back(const_cast<char*>(arg.c_str()));
   const auto dim3 = [](const Extents& e) { return cuda::Dim3{e[0], e[1], e[2]}; };
   const nb::gil_scoped_release release;
-  cuda::launch(kernel, device, dim3(grid), dim3(block), shared_bytes, params.data(),
-               reinterpret_cast<void*>(stream), cluster, early);
+  const cuda::Launch launch(kernel, device, dim3(grid), dim3(block), shared_bytes, cluster, early);
+  launch.queue(params.data(), reinterpret_cast<void*>(stream));
 }
 
 nb::dict attributes_dict(const cuda::KernelAttributes& a) {

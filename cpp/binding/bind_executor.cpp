@@ -163,7 +163,7 @@ PyType_Slot kGarbageCollection[] = {
 };
 
 nb::dict counters(const Executor& self) {
-  const CacheCounters counts = self.cache().counters();
+  const CacheCounters counts = self.counters();
   nb::dict result;
   result["calls"] = counts.calls;
   result["hits"] = counts.hits;
@@ -196,8 +196,7 @@ void bind_cache(nb::module_& m) {
                   "None = None) -> Program | None"),
           "The program for such inputs, or None; compiles nothing.")
       .def_prop_ro(
-          "most_recent",
-          [](const Executor& self) { return without_const(self.cache().most_recent()); },
+          "most_recent", [](const Executor& self) { return without_const(self.most_recent()); },
           nb::sig("def most_recent(self, /) -> Program | None"), "The program that ran last.")
       .def("time_lookup", &Executor::time_lookup, nb::arg("inputs"), nb::arg("rounds"),
            nb::sig("def time_lookup(self, inputs: collections.abc.Sequence[typing.Any], rounds: "
@@ -215,18 +214,27 @@ void bind_cache(nb::module_& m) {
 class DefinitionCall {
  public:
   DefinitionCall(nb::object cache, nb::object general)
-      : cache_(std::move(cache)), general_(std::move(general)) {
-    nb::cast<Executor&>(cache_);  // refuse anything else now
-  }
-
-  nb::object operator()(nb::handle inputs, const nb::kwargs& options) const {
-    if (options.size() > 0) return general_(inputs, **options);
-    const nb::tuple no_options = nb::make_tuple();
-    const CallContext context{Py_None, no_options, no_options, {}};
-    return nb::inst_ptr<Executor>(cache_)->execute(inputs, context);
-  }
+      : cache_(std::move(cache)),
+        general_(std::move(general)),
+        executor_(&nb::cast<Executor&>(cache_)),  // refuses anything else
+        no_options_(nb::make_tuple()) {}
 
   nb::object general() const { return general_; }
+
+  // A builtin function that calls through `self`. Python calls one without building a tuple, and
+  // nanobind's dispatch, which would take about as long as the call's own work, is left out.
+  static nb::object function(nb::handle self) {
+    static PyMethodDef definition = {
+        "execute",
+        reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&DefinitionCall::call)),
+        METH_FASTCALL | METH_KEYWORDS,
+        "execute($self, inputs, /, **options)\n--\n\nRun the fusion on tensors and scalars; "
+        "options as of FusionDefinition.execute."};
+    return nb::steal(PyCFunction_NewEx(&definition, self.ptr(), nullptr));
+  }
+
+  // Whether all calls go to `general`, so that a profiler sees them.
+  static inline bool is_general_only = false;
 
   static int visit(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
@@ -245,8 +253,36 @@ class DefinitionCall {
   }
 
  private:
+  static PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                        PyObject* names) noexcept {
+    try {
+      const auto* call = nb::inst_ptr<DefinitionCall>(self);
+      if (count != 1 || names != nullptr || is_general_only) {
+        return call->call_general(args, count, names).release().ptr();
+      }
+      const CallContext context{Py_None, call->no_options_, call->no_options_, {}};
+      return call->executor_->execute(args[0], context).release().ptr();
+    } catch (...) {
+      set_python_error();
+      return nullptr;
+    }
+  }
+
+  nb::object call_general(PyObject* const* args, Py_ssize_t count, PyObject* names) const {
+    nb::list positional;
+    for (Py_ssize_t i = 0; i < count; ++i) positional.append(nb::handle(args[i]));
+    nb::dict named;
+    const Py_ssize_t name_count = names == nullptr ? 0 : PyTuple_Size(names);
+    for (Py_ssize_t i = 0; i < name_count; ++i) {
+      named[nb::handle(PyTuple_GetItem(names, i))] = nb::handle(args[count + i]);
+    }
+    return general_(*positional, **named);
+  }
+
   nb::object cache_;
   nb::object general_;
+  Executor* executor_;  // of cache_
+  nb::tuple no_options_;
 };
 
 PyType_Slot kCallCollection[] = {
@@ -265,9 +301,13 @@ void bind_definition_call(nb::module_& m) {
                    nb::sig("def general(self) -> collections.abc.Callable[..., "
                            "list[typing.Any]]"),
                    "What calls with options go to.")
-      .def("__call__", &DefinitionCall::operator(), nb::arg("inputs"), nb::arg("options"),
-           nb::sig("def __call__(self, inputs: collections.abc.Iterable[typing.Any], **options: "
-                   "typing.Any) -> list[typing.Any]"));
+      .def_prop_ro("function", &DefinitionCall::function,
+                   nb::sig("def function(self) -> collections.abc.Callable[..., "
+                           "list[typing.Any]]"),
+                   "The call itself: a builtin function of inputs and options.")
+      .def_static(
+          "send_to_general", [](bool is_on) { DefinitionCall::is_general_only = is_on; },
+          nb::arg("is_on"), "Whether plain calls too go to `general`, from now on.");
 }
 
 }  // namespace

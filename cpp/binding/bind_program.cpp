@@ -162,14 +162,10 @@ void launch_cuda(Program& self, std::shared_ptr<cuda::Kernel> kernel,
     throw LaunchError("Program.launch_cuda: " + std::to_string(shared_bytes) +
                       " bytes of shared memory are outside 0..2^31-1");
   }
-  CudaStep step{std::move(kernel),
-                to_dim3(grid, "grid"),
-                to_dim3(block, "block"),
-                static_cast<unsigned>(shared_bytes),
-                parse_args(args),
-                cluster,
-                early};
-  self.add_step(std::move(step));
+  auto launch = std::make_unique<cuda::Launch>(*kernel, self.device().id, to_dim3(grid, "grid"),
+                                               to_dim3(block, "block"),
+                                               static_cast<unsigned>(shared_bytes), cluster, early);
+  self.add_step(CudaStep{std::move(kernel), std::move(launch), parse_args(args)});
 }
 
 void launch_cpu(Program& self, std::shared_ptr<CpuKernel> kernel, int64_t items, int64_t grain,

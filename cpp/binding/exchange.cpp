@@ -104,8 +104,8 @@ void ArgumentList::read_sequence(PyObject* sequence, bool is_nested) {
 }
 
 void ArgumentList::read_one(PyObject* object) {
-  const auto who = [this] { return "execute: argument " + std::to_string(arguments_.size()); };
-  Argument argument;
+  const auto who = [this] { return "execute: argument " + std::to_string(arguments_.size() - 1); };
+  Argument& argument = arguments_.emplace_back();
   argument.object = object;
   if (const TensorLibrary* library = library_of(Py_TYPE(object))) {
     argument.kind = Argument::Kind::kTensor;
@@ -124,7 +124,6 @@ void ArgumentList::read_one(PyObject* object) {
     argument.kind = Argument::Kind::kScalar;
     argument.scalar = *scalar;
   }
-  arguments_.push_back(argument);
 }
 
 const Framework& ArgumentList::output_framework(dl::DeviceType type) const {

@@ -21,21 +21,26 @@ const PythonInterpreter kInterpreter;
 // New references that are dropped again unless they are handed over.
 class Outputs {
  public:
+  explicit Outputs(std::vector<void*>& objects) : objects_(objects) {}
   ~Outputs() {
-    for (void* object : objects) kInterpreter.drop_reference(object);
+    for (void* object : objects_) kInterpreter.drop_reference(object);
+    objects_.clear();
   }
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
 
   nb::list to_list() {
-    nb::list list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(objects.size())));
+    nb::list list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(objects_.size())));
     if (!list.is_valid()) nb::raise_python_error();
-    for (size_t i = 0; i < objects.size(); ++i) {
-      PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), static_cast<PyObject*>(objects[i]));
+    for (size_t i = 0; i < objects_.size(); ++i) {
+      PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), static_cast<PyObject*>(objects_[i]));
     }
-    objects.clear();
+    objects_.clear();
     return list;
   }
 
-  std::vector<void*> objects;
+ private:
+  std::vector<void*>& objects_;
 };
 
 // All that a call needs memory for.
@@ -43,6 +48,7 @@ struct CallState {
   ArgumentList list;
   Key key;
   RunScratch scratch;
+  std::vector<void*> outputs;
 };
 
 // Lends a state that an earlier call has grown; a call within a call gets another.
@@ -164,6 +170,26 @@ std::shared_ptr<Program> Executor::compile(const ArgumentList& list,
 
 CallCache::ProgramPtr Executor::find_or_compile(const ArgumentList& list,
                                                 const CallContext& context, const Key& key) {
+  if (recent_.program != nullptr && recent_.key == key) {
+    ++recent_.repeats;
+    return recent_.program;
+  }
+  CallCache::ProgramPtr program = claim_or_compile(list, context, key);
+  recent_.key = key;
+  // The former goes last of all: its end may run code that comes here again.
+  const CallCache::ProgramPtr former = std::exchange(recent_.program, program);
+  return program;
+}
+
+CacheCounters Executor::counters() const {
+  CacheCounters counts = cache_.counters();
+  counts.calls += recent_.repeats;
+  counts.hits += recent_.repeats;
+  return counts;
+}
+
+CallCache::ProgramPtr Executor::claim_or_compile(const ArgumentList& list,
+                                                 const CallContext& context, const Key& key) {
   for (bool is_retry = false;; is_retry = true) {
     CallCache::Claim claim = cache_.claim(key, is_retry);
     if (claim.program != nullptr) return std::move(claim.program);
@@ -192,10 +218,9 @@ nb::list Executor::execute(nb::handle inputs, const CallContext& context) {
   make_key(state->list, context, state->key);
   const CallCache::ProgramPtr program = find_or_compile(state->list, context, state->key);
   const Framework& framework = state->list.output_framework(program->device().type);
-  Outputs outputs;
-  outputs.objects.reserve(program->outputs().size());
+  Outputs outputs(state->outputs);
   run_program(*program, state->list.arguments(), framework, kInterpreter, state->scratch,
-              outputs.objects);
+              state->outputs);
   return outputs.to_list();
 }
 
@@ -232,7 +257,7 @@ std::pair<double, double> Executor::time_lookup(nb::handle inputs, int64_t round
   for (int64_t i = 0; i < rounds; ++i) {
     state->key.clear();
     make_key(state->list, context, state->key);
-    cache_.find(state->key);
+    if (recent_.program == nullptr || recent_.key != state->key) cache_.find(state->key);
   }
   return {read_ns, mean_ns(key_start)};
 }
@@ -240,6 +265,7 @@ std::pair<double, double> Executor::time_lookup(nb::handle inputs, int64_t round
 void Executor::clear() {
   const nb::object compiler = std::exchange(compiler_, nb::none());
   const std::vector<CallCache::ProgramPtr> programs = cache_.clear();
+  const CallCache::ProgramPtr recent = std::exchange(recent_.program, nullptr);
 }
 
 }  // namespace fuser_direct

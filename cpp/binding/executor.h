@@ -53,7 +53,9 @@ class Executor {
   // Mean nanoseconds of reading `inputs`, and of making and finding their key; for benchmarks.
   std::pair<double, double> time_lookup(nanobind::handle inputs, int64_t rounds) const;
 
-  const CallCache& cache() const { return cache_; }
+  // The program of the last call, or null.
+  CallCache::ProgramPtr most_recent() const { return recent_.program; }
+  CacheCounters counters() const;
   const nanobind::object& compiler() const { return compiler_; }
 
   // Drops the compiler and all programs, to break reference cycles.
@@ -62,6 +64,8 @@ class Executor {
  private:
   CallCache::ProgramPtr find_or_compile(const ArgumentList& list, const CallContext& context,
                                         const Key& key);
+  CallCache::ProgramPtr claim_or_compile(const ArgumentList& list, const CallContext& context,
+                                         const Key& key);
   std::shared_ptr<Program> compile(const ArgumentList& list, const CallContext& context) const;
   void make_key(const ArgumentList& list, const CallContext& context, Key& key) const;
   bool value_matters(size_t position) const;
@@ -69,6 +73,15 @@ class Executor {
   nanobind::object compiler_;
   std::vector<bool> shape_scalars_;
   CallCache cache_;
+
+  // What the last call ran. Most calls are of the same kind as the one before, and are spared the
+  // hash and the lock.
+  struct Recent {
+    Key key;
+    CallCache::ProgramPtr program;
+    int64_t repeats = 0;
+  };
+  Recent recent_;
 };
 
 }  // namespace fuser_direct

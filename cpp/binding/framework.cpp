@@ -1,6 +1,9 @@
 #include "binding/framework.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -86,15 +89,52 @@ dl::ManagedTensor* finish(std::unique_ptr<Wrapper> wrapper) {
   return &wrapper.release()->managed;
 }
 
+// A tensor of ours in one piece of memory: this, the sizes and strides, then the elements.
+struct SmallTensor {
+  dl::ManagedTensor managed{};
+};
+
+void delete_small_tensor(dl::ManagedTensor* self) { std::free(self->manager_ctx); }
+
+dl::ManagedTensor* make_small_tensor(const BufferSpec& spec) {
+  constexpr uintptr_t kLineBytes = 64;
+  const size_t ndim = spec.sizes.size();
+  const size_t head_bytes = sizeof(SmallTensor) + 2 * ndim * sizeof(int64_t);
+  // The system's aligned allocation costs several times a plain one.
+  void* memory = std::malloc(head_bytes + kLineBytes - 1 + spec.span_bytes());
+  if (memory == nullptr) throw std::bad_alloc();
+  dl::ManagedTensor& managed = (new (memory) SmallTensor)->managed;
+  auto* dims = reinterpret_cast<int64_t*>(static_cast<char*>(memory) + sizeof(SmallTensor));
+  std::copy(spec.sizes.begin(), spec.sizes.end(), dims);
+  std::copy(spec.strides.begin(), spec.strides.end(), dims + ndim);
+  const auto end = reinterpret_cast<uintptr_t>(memory) + head_bytes;
+  managed.version = {dl::kMajorVersion, dl::kMinorVersion};
+  managed.manager_ctx = memory;
+  managed.deleter = delete_small_tensor;
+  managed.tensor.data = reinterpret_cast<void*>((end + kLineBytes - 1) & ~(kLineBytes - 1));
+  managed.tensor.device = {dl::DeviceType::kCpu, 0};
+  managed.tensor.dtype = spec.dtype;
+  managed.tensor.ndim = static_cast<int32_t>(ndim);
+  managed.tensor.shape = dims;
+  managed.tensor.strides = dims + ndim;
+  return &managed;
+}
+
 }  // namespace
 
 const TensorLibrary* library_of(PyTypeObject* type) {
   const bool is_number = type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
                          type == &PyComplex_Type;
   if (is_number) return nullptr;
+  // Guarded by the GIL, as is the map. Most calls have tensors of one type.
+  static const std::pair<PyTypeObject* const, const TensorLibrary*>* latest = nullptr;
+  if (latest != nullptr && latest->first == type) return latest->second;
   static auto* const known = new std::unordered_map<PyTypeObject*, const TensorLibrary*>;
   const auto found = known->find(type);
-  if (found != known->end()) return found->second;
+  if (found != known->end()) {
+    latest = &*found;  // entries stay where they are, and are never removed
+    return found->second;
+  }
   const TensorLibrary* library = resolve(type);
   if (library != nullptr && known->size() < kMaxTypes) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));  // so that no other type gets its address
@@ -131,6 +171,7 @@ dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
 }
 
 dl::ManagedTensor* make_cpu_tensor(const BufferSpec& spec) {
+  if (spec.span_bytes() < cpu::kMinPooledBytes) return make_small_tensor(spec);
   auto wrapper = std::make_unique<Wrapper>();
   wrapper->block = cpu::Block(spec.span_bytes());
   wrapper->dims = spec.sizes;

@@ -19,11 +19,14 @@ int64_t TensorArg::numel() const {
 }
 
 int64_t TensorArg::element_alignment_bytes() const {
-  return std::clamp<int64_t>(dtype.itemsize(), 1, 8);
+  const auto itemsize = static_cast<uint64_t>(dtype.itemsize());
+  const uint64_t power = itemsize & (~itemsize + 1);  // 0 for a dtype without bits
+  return static_cast<int64_t>(std::clamp<uint64_t>(power, 1, 8));
 }
 
 bool TensorArg::is_aligned() const {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element_alignment_bytes()) == 0;
+  const auto mask = static_cast<uintptr_t>(element_alignment_bytes() - 1);
+  return (reinterpret_cast<uintptr_t>(data) & mask) == 0;
 }
 
 int64_t TensorArg::alignment_bytes() const {

@@ -24,7 +24,8 @@ struct TensorArg {
   bool is_read_only = false;
 
   int64_t numel() const;
-  // Bytes that an element's address must be a multiple of: its size, 8 at most.
+  // Bytes that an element's address must be a multiple of: the largest power of two up to 8 that
+  // divides its size.
   int64_t element_alignment_bytes() const;
   bool is_aligned() const;
   // What a program may rely on. On a GPU the largest power of two up to kMaxAlignmentBytes that

@@ -233,36 +233,64 @@ int Kernel::blocks_per_sm(int device, int threads, std::size_t shared_bytes) con
   return blocks;
 }
 
-void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
-            unsigned shared_bytes, void** params, void* stream, unsigned cluster, bool is_early) {
-  const Driver& api = driver();
-  Loaded& on = kernel.state_->at(device);
-  Request{kernel.name(), on, grid, block, shared_bytes, cluster}.check_all();
-  allow(api, on, shared_bytes, cluster);
+// What the driver is told each time, but for the stream.
+struct Launch::Ready {
+  CUfunction function = nullptr;
   LaunchAttribute attributes[2]{};
   unsigned count = 0;
-  if (cluster > 1) {
-    LaunchAttribute& attribute = attributes[count++];
+};
+
+Launch::Launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
+               unsigned shared_bytes, unsigned cluster, bool is_early)
+    : kernel_(kernel),
+      device_(device),
+      grid_(grid),
+      block_(block),
+      shared_bytes_(shared_bytes),
+      cluster_(cluster),
+      is_early_(is_early) {}
+
+Launch::~Launch() { delete ready_.load(); }
+
+const Launch::Ready& Launch::ready() const {
+  if (const Ready* known = ready_.load(std::memory_order_acquire)) return *known;
+  const Driver& api = driver();
+  Loaded& on = kernel_.state_->at(device_);
+  Request{kernel_.name(), on, grid_, block_, shared_bytes_, cluster_}.check_all();
+  allow(api, on, shared_bytes_, cluster_);
+  auto made = std::make_unique<Ready>();
+  made->function = on.function;
+  if (cluster_ > 1) {
+    LaunchAttribute& attribute = made->attributes[made->count++];
     attribute.id = kAttributeCluster;
-    attribute.value.cluster[0] = cluster;
+    attribute.value.cluster[0] = cluster_;
     attribute.value.cluster[1] = attribute.value.cluster[2] = 1;
   }
-  if (is_early && on.properties->has_clusters && api.version >= kEarlyLaunchDriver) {
-    LaunchAttribute& attribute = attributes[count++];
+  if (is_early_ && on.properties->has_clusters && api.version >= kEarlyLaunchDriver) {
+    LaunchAttribute& attribute = made->attributes[made->count++];
     attribute.id = kAttributeProgrammaticSerialization;
     attribute.value.is_allowed = 1;
   }
-  const LaunchConfig config{{grid.x, grid.y, grid.z},
-                            {block.x, block.y, block.z},
-                            shared_bytes,
+  const Ready* other = nullptr;
+  if (!ready_.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
+  return *made.release();
+}
+
+void Launch::queue(void** params, void* stream) const {
+  const Driver& api = driver();  // first of all: it refuses forked children
+  const Ready& made = ready();
+  const LaunchConfig config{{grid_.x, grid_.y, grid_.z},
+                            {block_.x, block_.y, block_.z},
+                            shared_bytes_,
                             static_cast<CUstream>(stream),
-                            attributes,
-                            count};
-  const DeviceGuard guard(device);
-  const CUresult result = api.cuLaunchKernelEx(&config, on.function, params, nullptr);
+                            // Read only, though the driver's type doesn't say so.
+                            const_cast<LaunchAttribute*>(made.attributes),
+                            made.count};
+  const DeviceGuard guard(device_);
+  const CUresult result = api.cuLaunchKernelEx(&config, made.function, params, nullptr);
   if (result == kSuccess) return;
-  const std::string call = "launch " + kernel.name() + " on cuda:" + std::to_string(device) + ", " +
-                           launch_text(grid, block, shared_bytes);
+  const std::string call = "launch " + kernel_.name() + " on cuda:" + std::to_string(device_) +
+                           ", " + launch_text(grid_, block_, shared_bytes_);
   check(result, call.c_str());
 }
 

@@ -1,6 +1,7 @@
 // Kernels made from a binary image, and their launch on the caller's stream.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -53,20 +54,45 @@ class Kernel {
  private:
   struct State;
   std::unique_ptr<State> state_;
-  friend void launch(const Kernel&, int, const Dim3&, const Dim3&, unsigned, void**, void*,
-                     unsigned, bool);
+  friend class Launch;
 };
 
-// Queues one launch on `stream` (a CUstream; null is the default stream) of `device`, which need
-// not be current: it is made current for the launch, and the caller's restored after it.
-// params: one pointer to each argument's value, read before the call returns.
-// cluster: blocks along x that form one thread block cluster; 1 for none.
-// is_early: it may begin while the kernel before it on the stream still runs, since it waits for
-// that one itself before it touches memory; without effect where the device or driver can't. Never
-// waits for the device. Throws LaunchError naming the limit of the device or kernel that is
-// exceeded, CudaError when the driver refuses.
-void launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
-            unsigned shared_bytes, void** params, void* stream, unsigned cluster = 1,
-            bool is_early = false);
+// A launch that is repeated with other arguments: the kernel is loaded, the limits of device and
+// kernel are checked and the driver's form of it is made the first time alone. Thread-safe.
+class Launch {
+ public:
+  // kernel: must outlive this. cluster: blocks along x that form one thread block cluster; 1 for
+  // none. is_early: it may begin while the kernel before it on the stream still runs, since it
+  // waits for that one itself before it touches memory; without effect where the device or driver
+  // can't.
+  Launch(const Kernel& kernel, int device, const Dim3& grid, const Dim3& block,
+         unsigned shared_bytes, unsigned cluster = 1, bool is_early = false);
+  ~Launch();
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  // Whether the grid has no block.
+  bool is_empty() const noexcept { return grid_.x == 0 || grid_.y == 0 || grid_.z == 0; }
+
+  // Queues it on `stream` (a CUstream; null is the default stream) of the device, which need not be
+  // current: it is made current for the launch, and the caller's restored after it.
+  // params: one pointer to each argument's value, read before the call returns.
+  // Never waits for the device. Throws LaunchError naming the limit of the device or kernel that is
+  // exceeded, CudaError when the driver refuses.
+  void queue(void** params, void* stream) const;
+
+ private:
+  struct Ready;
+  const Ready& ready() const;
+
+  const Kernel& kernel_;
+  int device_;
+  Dim3 grid_;
+  Dim3 block_;
+  unsigned shared_bytes_;
+  unsigned cluster_;
+  bool is_early_;
+  mutable std::atomic<const Ready*> ready_{nullptr};  // owned
+};
 
 }  // namespace fuser_direct::cuda

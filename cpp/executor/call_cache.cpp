@@ -18,7 +18,6 @@ void PendingProgram::end() {
 }
 
 CallCache::Claim CallCache::claim(const Key& key, bool is_retry) {
-  ProgramPtr replaced;  // destroyed after the lock is gone: it may run code of the caller's
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!is_retry) ++counters_.calls;
   const auto found = index_.find(View{&key});
@@ -32,9 +31,6 @@ CallCache::Claim CallCache::claim(const Key& key, bool is_retry) {
   const Entry& entry = *found->second;
   if (entry.program == nullptr) return {nullptr, entry.pending};
   ++counters_.hits;
-  if (most_recent_ != entry.program) {
-    replaced = std::exchange(most_recent_, entry.program);
-  }
   return {entry.program, nullptr};
 }
 
@@ -51,11 +47,9 @@ void CallCache::erase(Entries::iterator entry) {
 
 void CallCache::fulfil(const Key& key, ProgramPtr program) {
   std::shared_ptr<PendingProgram> pending;
-  ProgramPtr evicted;  // destroyed after the lock is gone, as above
-  ProgramPtr replaced;
+  ProgramPtr evicted;  // destroyed after the lock is gone: it may run code of the caller's
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    replaced = std::exchange(most_recent_, program);
     const auto found = index_.find(View{&key});
     if (found == index_.end()) return;  // cleared meanwhile
     pending = std::exchange(found->second->pending, nullptr);
@@ -81,11 +75,6 @@ void CallCache::abandon(const Key& key) {
   if (pending != nullptr) pending->end();
 }
 
-CallCache::ProgramPtr CallCache::most_recent() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return most_recent_;
-}
-
 CacheCounters CallCache::counters() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return counters_;
@@ -100,7 +89,6 @@ std::vector<CallCache::ProgramPtr> CallCache::clear() {
       programs.push_back(std::move(entry.program));
       if (entry.pending != nullptr) pending.push_back(std::move(entry.pending));
     }
-    programs.push_back(std::move(most_recent_));
     index_.clear();
     entries_.clear();
   }

@@ -64,7 +64,6 @@ class CallCache {
   void fulfil(const Key& key, ProgramPtr program);
   void abandon(const Key& key);
 
-  ProgramPtr most_recent() const;
   CacheCounters counters() const;
 
   // Forgets all programs and gives them to the caller to destroy.
@@ -95,7 +94,6 @@ class CallCache {
   mutable std::mutex mutex_;
   Entries entries_;  // oldest first; the index refers to their keys
   std::unordered_map<View, Entries::iterator, Hash, Equal> index_;
-  ProgramPtr most_recent_;
   CacheCounters counters_;
 };
 

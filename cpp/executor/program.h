@@ -56,12 +56,8 @@ class KernelArgs {
 
 struct CudaStep {
   std::shared_ptr<cuda::Kernel> kernel;
-  cuda::Dim3 grid;
-  cuda::Dim3 block;
-  unsigned shared_bytes = 0;
+  std::unique_ptr<cuda::Launch> launch;  // of `kernel`
   KernelArgs args;
-  unsigned cluster = 1;   // blocks along x that form a cluster
-  bool is_early = false;  // may begin before the step before it has ended, and waits itself
 };
 
 // owner keeps the code alive.
@@ -106,6 +102,8 @@ struct Output {
 class Program {
  public:
   Program(dl::Device device, int64_t num_inputs);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   int64_t add_buffer(dl::DataType dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides);
   void add_step(CudaStep step);

@@ -107,15 +107,15 @@ class Run {
   }
 
   void issue(const CudaStep& step) {
-    if (step.grid.x == 0 || step.grid.y == 0 || step.grid.z == 0) return;
+    if (step.launch->is_empty()) return;
     if (!has_stream_) stream_ = framework_.current_stream(program_.device());
     has_stream_ = true;
     pack(step.args);
-    scratch_.params.clear();
+    const std::vector<int64_t>& slots = step.args.slots;
+    scratch_.params.resize(slots.size());
     int64_t* packed = scratch_.packed.data();
-    for (int64_t first : step.args.slots) scratch_.params.push_back(packed + first);
-    cuda::launch(*step.kernel, program_.device().id, step.grid, step.block, step.shared_bytes,
-                 scratch_.params.data(), stream_, step.cluster, step.is_early);
+    for (size_t i = 0; i < slots.size(); ++i) scratch_.params[i] = packed + slots[i];
+    step.launch->queue(scratch_.params.data(), stream_);
   }
 
   void issue(const CpuStep& step) {

@@ -23,18 +23,26 @@ void append_scalar(const Scalar& scalar, bool value_matters, Key& key) {
 }
 
 void append_tensor(const TensorArg& tensor, Key& key) {
+  // The room for all words at once: this runs for every tensor of every call.
   const dl::DataType dtype = tensor.dtype;
-  key.push_back(1 | (static_cast<int64_t>(dtype.code) << 8) | (int64_t{dtype.bits} << 16) |
-                (int64_t{dtype.lanes} << 24) | (tensor.alignment_bytes() << 40) |
-                (int64_t{tensor.is_read_only} << 48));
-  key.push_back((static_cast<int64_t>(tensor.device.type) << 32) |
-                static_cast<uint32_t>(tensor.device.id));
-  key.push_back(tensor.ndim);
-  key.insert(key.end(), tensor.sizes, tensor.sizes + tensor.ndim);
-  const bool is_empty = tensor.numel() == 0;
-  for (int32_t d = 0; d < tensor.ndim; ++d) {
-    key.push_back(is_empty || tensor.sizes[d] == 1 ? 0 : tensor.strides[d]);
+  const auto ndim = static_cast<size_t>(tensor.ndim);
+  const size_t first = key.size();
+  key.resize(first + 3 + 2 * ndim);
+  int64_t* out = key.data() + first;
+  *out++ = 1 | (static_cast<int64_t>(dtype.code) << 8) | (int64_t{dtype.bits} << 16) |
+           (int64_t{dtype.lanes} << 24) | (tensor.alignment_bytes() << 40) |
+           (int64_t{tensor.is_read_only} << 48);
+  *out++ =
+      (static_cast<int64_t>(tensor.device.type) << 32) | static_cast<uint32_t>(tensor.device.id);
+  *out++ = tensor.ndim;
+  bool is_empty = false;
+  for (size_t d = 0; d < ndim; ++d) {
+    const int64_t size = tensor.sizes[d];
+    is_empty |= size == 0;
+    out[d] = size;
+    out[ndim + d] = size == 1 ? 0 : tensor.strides[d];
   }
+  if (is_empty) std::fill_n(out + ndim, ndim, 0);
 }
 
 }  // namespace

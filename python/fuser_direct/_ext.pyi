@@ -318,7 +318,13 @@ class DefinitionCall:
     def general(self) -> Callable[..., list[Any]]:
         """What calls with options go to."""
 
-    def __call__(self, inputs: Iterable[Any], **options: Any) -> list[Any]: ...
+    @property
+    def function(self) -> Callable[..., list[Any]]:
+        """The call itself: a builtin function of inputs and options."""
+
+    @staticmethod
+    def send_to_general(is_on: bool) -> None:
+        """Whether plain calls too go to `general`, from now on."""
 
 class LaunchParams:
     """

@@ -180,7 +180,7 @@ class FusionDefinition:
 
         if isinstance(fec, ExecutorCache):
             general = types.MethodType(type(self).execute, self)
-            self.__dict__["execute"] = DefinitionCall(fec, general)
+            self.__dict__["execute"] = DefinitionCall(fec, general).function
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("fec", "ke"):

@@ -150,7 +150,6 @@ def profile() -> PythonProfiler:
 
 
 _MANUAL_EXECUTE = FusionDefinition.manual_execute
-_DEFINITION_CALL = _ext.DefinitionCall.__call__
 
 
 def always() -> None:
@@ -167,16 +166,11 @@ def _switch(is_on: bool, is_manual_on: bool) -> None:
     FusionDefinition.manual_execute = manual  # type: ignore[method-assign]
     if is_on:
         FusionExecutorCache.execute = _measured_execute  # type: ignore[assignment,method-assign]
-        _ext.DefinitionCall.__call__ = _general_call  # type: ignore[method-assign]
+        _ext.DefinitionCall.send_to_general(True)
     elif "execute" in FusionExecutorCache.__dict__:
         # What is inherited shows again: the executor's own execute.
         del FusionExecutorCache.execute
-        _ext.DefinitionCall.__call__ = _DEFINITION_CALL  # type: ignore[method-assign]
-
-
-def _general_call(self: _ext.DefinitionCall, inputs: Iterable[Any], **options: Any) -> list[Any]:
-    """A definition's `execute` by way of its FusionExecutorCache."""
-    return self.general(inputs, **options)
+        _ext.DefinitionCall.send_to_general(False)
 
 
 # --- profiled calls ---

@@ -2,89 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Run = Callable[..., Any]
-
-# What every script starts with: the extension, a kernel and its arguments, and the driver's log.
-PRELUDE = """
-import ctypes, json, os, struct, threading
-from fuser_direct import _ext
-from fuser_direct.errors import CudaError, CudaUnavailableError, LaunchError
-
-ARGS = [struct.pack("P", 0xabc), struct.pack("i", 7), struct.pack("d", 2.5)]
-GRID, BLOCK = (5, 2, 1), (128, 2, 1)
-
-def fake():
-    library = ctypes.CDLL("libcuda.so.1")
-    library.fake_log.restype = ctypes.c_char_p
-    library.fake_current.restype = ctypes.c_size_t
-    library.fake_set_current.argtypes = [ctypes.c_size_t]
-    return library
-
-def log():
-    return fake().fake_log().decode().splitlines()
-
-def refusal(call, kind):
-    try:
-        call()
-    except kind as error:
-        assert type(error) is kind, type(error)
-        return str(error)
-    return None
-
-def kernel(name="fused_0", image=b"\\x7fELF" + b"\\0" * 60):
-    return _ext.CudaKernel(image, name)
-
-def say(value):
-    print(json.dumps(value), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the recording libcuda.so.1."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("NO C COMPILER: the driver tests did not run; install one (cc)")
-    folder = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).with_name("fake_driver.c")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", source], check=True
-    )
-    return folder
-
-
-@pytest.fixture
-def run(fake_driver: Path) -> Run:
-    """Runs a script in a new process with that driver and returns what it said."""
-
-    def run_script(script: str, **settings: object) -> Any:
-        environment = dict(os.environ, LD_LIBRARY_PATH=str(fake_driver))
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
-        environment.update({name: str(value) for name, value in settings.items()})
-        done = subprocess.run(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run_script
+from tests.unit.conftest import Run
 
 
 def test_launch_passes_everything_to_the_driver(run: Run) -> None:
