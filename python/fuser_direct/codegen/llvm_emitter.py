@@ -5,6 +5,7 @@ along the vector axis.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from fuser_direct.codegen.llvm_builder import Builder
@@ -57,7 +58,7 @@ class Emitter:
         self.kernel = kernel
         self.streaming = streaming
         self.b = Builder(target, lane_count(kernel, target))
-        self.math = Math(self.b)
+        self.math = Math(self.b, Counter(node.op for node in kernel.nodes))
         self.memory = self.math.memory
         self.lanes = self.b.lanes
         self.inner = len(kernel.axes) - 1
@@ -87,6 +88,7 @@ class Emitter:
             b.text(),
             "}",
             "",
+            *(f"{function.text}\n" for function in self.math.called()),
             *(b.declarations[name] for name in sorted(b.declarations)),
             "",
             f"attributes #0 = {{ nounwind {attributes} {width} }}",

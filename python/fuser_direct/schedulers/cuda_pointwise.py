@@ -28,7 +28,8 @@ class CudaPointwiseScheduler:
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
     ) -> Scheduled:
         """Vector width by the widest type, unroll by the cost of the math."""
-        vector, vectorized = vectorization(lowered)
+        most = _most_elements(lowered)
+        vector, vectorized = vectorization(lowered, most=most)
         heavy = heavy_ops(lowered) > 0
         threads = 128 if heavy else 256
         unroll = 2 if heavy else 1
@@ -37,6 +38,7 @@ class CudaPointwiseScheduler:
         widest = max(INFO[a.operand.dtype].itemsize_bytes for a in lowered.arguments)
         unroll = max(unroll, min(4, 16 // (vector * widest)))
         units = lowered.rows // vector
+        unroll = min(unroll, most // vector)
         if units < device.sm_count * threads * unroll:
             unroll = 1
         threads = fixed_threads(constraints, threads)
@@ -55,6 +57,21 @@ class CudaPointwiseScheduler:
         launch = CudaLaunch((grid, 1, 1), (threads, 1, 1))
         reason = f"{units} vectors of {vector}, {unroll} a thread, {threads} threads"
         return Scheduled(lowered, SchedulerType.pointwise, schedule, launch, reason)
+
+
+# Ops that the code of one thread may have, where it can: each of its elements is code of its own,
+# and what NVRTC takes grows faster than code.
+_MAX_OPS = 2048
+
+
+def _most_elements(lowered: Lowered) -> int:
+    """Elements a thread that keep a long kernel's code within bounds; a power of two. Where they
+    are few, arithmetic takes so long that narrow accesses to memory don't count.
+    """
+    elements = 32
+    while elements > 1 and elements * len(lowered.kernel.nodes) > _MAX_OPS:
+        elements //= 2
+    return elements
 
 
 def _flat(lowered: Lowered) -> tuple[bool, ...]:

@@ -36,22 +36,24 @@ def index_bits(lowered: Lowered) -> int:
     return 32
 
 
-def vectorization(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]]:
+def vectorization(
+    lowered: Lowered, width_bytes: int = 16, most: int = 16
+) -> tuple[int, tuple[bool, ...]]:
     """(elements a thread moves per access, whether each buffer can move them by one access).
 
-    The factor is the largest power of two that keeps the widest type within `width_bytes` and
-    divides the innermost extent; buffers that don't move along every axis don't count, since they
-    are touched once for many accesses of the others (a bias, results of a reduction). A buffer is
-    vectorized if it is contiguous along the innermost axis, a vector of it fits one access (two,
-    for those that don't count), and every vector is aligned: its other strides are multiples of the
-    factor and so is its address. Loads that are guarded or at computed places must be so for all
-    lanes of a vector alike.
+    The factor is the largest power of two up to `most` that keeps the widest type within
+    `width_bytes` and divides the innermost extent; buffers that don't move along every axis don't
+    count, since they are touched once for many accesses of the others (a bias, results of a
+    reduction). A buffer is vectorized if it is contiguous along the innermost axis, a vector of it
+    fits one access (two, for those that don't count), and every vector is aligned: its other
+    strides are multiples of the factor and so is its address. Loads that are guarded or at computed
+    places must be so for all lanes of a vector alike.
     """
     last = len(lowered.extents) - 1
     contiguous = [b for b, a in enumerate(lowered.arguments) if a.strides[last] == 1]
     moving = [b for b in contiguous if _moves_everywhere(lowered, b)]
     sizes = [_itemsize(lowered, b) for b in moving or contiguous]
-    factor = max(width_bytes // max(sizes, default=4), 1)
+    factor = min(max(width_bytes // max(sizes, default=4), 1), most)
     while factor > 1 and lowered.extents[last] % factor:
         factor //= 2
     uniform = uniform_nodes(lowered, factor)
