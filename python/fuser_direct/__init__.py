@@ -44,7 +44,6 @@ from fuser_direct.errors import (
     ValidationError,
 )
 from fuser_direct.ir.fusion import Fusion, FusionGuard
-from fuser_direct.ir.translate import translate_fusion
 from fuser_direct.ir.values import (
     BroadcastOp,
     Expr,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from fuser_direct.artifact import Artifact, compile, load
     from fuser_direct.dtensors import execute_with_dtensors
     from fuser_direct.executor import FusionExecutorCache, counters
+    from fuser_direct.ir.translate import translate_fusion
     from fuser_direct.lru_cache import LRUCache, LruFusionCache
     from fuser_direct.params import (
         CircularBufferOptions,
@@ -123,6 +123,7 @@ _LAZY = {
     "install_as_nvfuser_direct": "fuser_direct.alias",
     "profile": "fuser_direct.profiler",
     "reset_profiler": "fuser_direct.profiler",
+    "translate_fusion": "fuser_direct.ir.translate",
     "validate_with_auto_inferred_outputs": "fuser_direct.validation",
     "TensorSpec": "fuser_direct.specs",
     "compile": "fuser_direct.artifact",

@@ -37,7 +37,7 @@ _MAGIC = b"fuser_direct entry 1\n"
 _SUFFIX = ".entry"
 _HEADER = struct.Struct("<32s32s")
 _BINARY = struct.Struct("<III")
-_KEY_NAME = re.compile(r"[0-9a-f]{64}\.entry")
+_KEY_NAME = r"[0-9a-f]{64}\.entry"
 # A hit renews an entry's time of last use when it is older than this.
 _TOUCH_AFTER_S = 3600.0
 # A private file this old was left by a writer that was killed.
@@ -263,7 +263,7 @@ class DiskCache:
                     found = file.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                if _KEY_NAME.fullmatch(file.name):
+                if re.fullmatch(_KEY_NAME, file.name):
                     yield found.st_mtime, found.st_size, file.path
                 elif (
                     file.name.endswith(".tmp") and time.time() - found.st_mtime > _ABANDONED_AFTER_S

@@ -13,7 +13,6 @@ from fuser_direct.define import define_like, define_scalar, define_tensor
 from fuser_direct.enums import DataType
 from fuser_direct.errors import DefinitionStateError, InputError, UsageError
 from fuser_direct.ir.fusion import Fusion, FusionGuard
-from fuser_direct.ir.translate import translate_fusion
 from fuser_direct.ir.values import TensorView, Val
 from fuser_direct.ops.scalar import as_int, refuse_type
 
@@ -258,12 +257,12 @@ class FusionDefinition:
     # --- text ---
 
     def __repr__(self) -> str:
+        from fuser_direct.ir.translate import translate_fusion
+
         fusion = self.fusion
-        return (
-            "<FusionDefinition without a definition>"
-            if fusion is None
-            else translate_fusion(fusion)
-        )
+        if fusion is None:
+            return "<FusionDefinition without a definition>"
+        return translate_fusion(fusion)
 
     def repro_script_for(self, inputs: Iterable[Any] | None = None) -> str:
         """A script that defines this fusion again and, given inputs, executes it on inputs of the

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser_direct import _ext, options
 from fuser_direct.compiler.kernels import STORE
 from fuser_direct.compiler.pipeline import FusionCompiler, compiler_for
-from fuser_direct.compiler.program import KernelInfo, ProgramInfo
 from fuser_direct.errors import DefinitionStateError, InputError
-from fuser_direct.ir.fusion import Fusion
-from fuser_direct.multidevice import Sharding, output_shardings, refuse_spread
+from fuser_direct.ir.fusion import Fusion, TensorView
+
+if TYPE_CHECKING:
+    from fuser_direct.compiler.pipeline import FoundInfo
+    from fuser_direct.compiler.program import KernelInfo, ProgramInfo
+    from fuser_direct.multidevice import Sharding
 
 
 class FusionExecutorCache(_ext.ExecutorCache):
@@ -28,7 +31,10 @@ class FusionExecutorCache(_ext.ExecutorCache):
                 f"FusionExecutorCache: fusion must be a Fusion, got {type(fusion).__name__}; "
                 "a FusionDefinition has it as .fusion"
             )
-        refuse_spread(fusion, "FusionExecutorCache")
+        if any(isinstance(val, TensorView) and val.has_mesh() for val in fusion.vals()):
+            from fuser_direct.multidevice import refuse_spread
+
+            refuse_spread(fusion, "FusionExecutorCache")
         if options.environment().prof:
             from fuser_direct import profiler
 
@@ -84,6 +90,8 @@ class FusionExecutorCache(_ext.ExecutorCache):
 
     def get_output_shardings(self) -> list[Sharding]:
         """How each returned output is spread over devices; [] if no tensor has a mesh."""
+        from fuser_direct.multidevice import output_shardings
+
         return output_shardings(self._fusion)
 
     def _scheduled_ir(self, program: _ext.Program | None, tensor_transforms: bool) -> str:
@@ -104,11 +112,10 @@ class FusionExecutorCache(_ext.ExecutorCache):
             )
         return program
 
-    def _info(self, program: _ext.Program | None) -> ProgramInfo:
+    def _info(self, program: _ext.Program | None) -> ProgramInfo | FoundInfo:
         if program is None:
             raise DefinitionStateError("Invalid fusion definition! Nothing was executed yet")
-        info = program.info
-        assert isinstance(info, ProgramInfo)
+        info: ProgramInfo | FoundInfo = program.info
         return info
 
 

@@ -136,8 +136,8 @@ DUMP_OPTIONS = frozenset(
     ]
 )
 PROF_OPTIONS = frozenset(["enable", "enable.nocupti", "print", "print.nocupti", "print.verbose"])
-# An item of a list: a name, with arguments in parentheses or without.
-_ITEM = re.compile(r"\s*([^,()\s]+)\s*(?:\([^()]*\))?\s*(?:,|$)")
+# An item of a list: a name, with arguments in parentheses or without. Compiled where it is used.
+_ITEM = r"\s*([^,()\s]+)\s*(?:\([^()]*\))?\s*(?:,|$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,13 @@ def environment() -> Environment:
 
 def _parsed(variable: str, known: frozenset[str]) -> frozenset[str]:
     text = os.environ.get(variable, "")
+    if not text:
+        return frozenset()
+    an_item = re.compile(_ITEM)
     names = set()
     place = 0
     while place < len(text):
-        item = _ITEM.match(text, place)
+        item = an_item.match(text, place)
         if item is None:
             raise InputError(
                 f"{variable}: can't read {text[place:]!r}; expected names with commas between "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_RELEASE = re.compile(r"\d+(\.\d+)*")
+_RELEASE = r"\d+(\.\d+)*"
 
 
 class Version(str):
@@ -44,7 +44,7 @@ class Version(str):
 def _release_of(version: object) -> tuple[int, ...]:
     """The release numbers without trailing zeros: "1.2.0+git1" gives (1, 2)."""
     if isinstance(version, str):
-        match = _RELEASE.match(version.partition("+")[0])
+        match = re.match(_RELEASE, version.partition("+")[0])
         if match is None:
             raise ValueError(f"{version!r} is not a version: expected numbers such as '0.1.0'")
         numbers = tuple(int(part) for part in match.group().split("."))

@@ -30,6 +30,11 @@ import fuser_direct
 from fuser_direct import FusionDefinition
 from fuser_direct.enums import DataType
 
+PLANNERS = (
+    "fuser_direct.compiler.segment", "fuser_direct.compiler.axes", "fuser_direct.compiler.program",
+    "fuser_direct.lowering", "fuser_direct.schedulers.c", "fuser_direct.ops.reference",
+)
+
 def fusions():
     ops = {"exp": np.exp, "sin": np.sin, "abs": np.abs, "neg": np.negative}
     for name, oracle in ops.items():
@@ -57,6 +62,7 @@ print(json.dumps({
     "said": said,
     "llvmlite": "llvmlite" in sys.modules,
     "generators": "fuser_direct.codegen.llvm" in sys.modules,
+    "planners": [m for m in sys.modules if m.startswith(PLANNERS)],
 }))
 """
 
@@ -99,6 +105,7 @@ def test_next_process_compiles_nothing_and_loads_no_compiler(warm: Path) -> None
     assert report["disk_hits"] == 8
     assert not report["llvmlite"]
     assert not report["generators"]
+    assert report["planners"] == []
     assert report["said"] == []
 
 
@@ -111,7 +118,8 @@ def test_hash_randomisation_makes_no_other_key(warm: Path, seed: str) -> None:
     "change",
     [
         "from fuser_direct.compiler import toolchain; toolchain.llvm = lambda: '0.46.0'",
-        "from fuser_direct.compiler import toolchain; toolchain.generators = lambda: '9.9.9'",
+        "from fuser_direct.compiler import toolchain; "
+        "toolchain.generators = toolchain.sources = lambda: '9.9.9'",
         "from fuser_direct import _ext; from fuser_direct.compiler import toolchain; import "
         "dataclasses; "
         "host = toolchain.host_cpu(); "

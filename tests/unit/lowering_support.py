@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser_direct.codegen import interpret
-from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides, shape_scalars
+from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.segment import Plan, plan
+from fuser_direct.compiler.shape_scalars import shape_scalars
 from fuser_direct.definition import FusionDefinition
 from fuser_direct.dtypes import BY_NUMPY, INFO
 from fuser_direct.ir.fusion import TensorView

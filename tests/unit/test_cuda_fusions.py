@@ -12,9 +12,10 @@ from cuda_emulator import TOLERANCE, launch
 from lowering_support import FakeArg
 
 from fuser_direct.codegen import cuda, interpret
-from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides, shape_scalars
+from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.segment import plan
+from fuser_direct.compiler.shape_scalars import shape_scalars
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.lowering.canonical import Lowered, lower

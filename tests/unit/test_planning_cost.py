@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from fuser_direct import FusionDefinition
-from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides, shape_scalars
+from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.library import library_call
 from fuser_direct.compiler.segment import Plan, plan
+from fuser_direct.compiler.shape_scalars import shape_scalars
 from fuser_direct.lowering.canonical import lower
 from fuser_direct.lowering.graph import build
 from tests.unit.lowering_support import FakeArg, define

@@ -74,8 +74,21 @@ def check(fusion: Fusion, args: Sequence[ArgInfo]) -> None:
             _check_scalar(position, val, arg)
 
 
+class _Expected:
+    """How errors about an input begin; text is made if there is one."""
+
+    __slots__ = ("position", "tv")
+
+    def __init__(self, position: int, tv: TensorView) -> None:
+        self.position = position
+        self.tv = tv
+
+    def __str__(self) -> str:
+        return f"Expected input {self.position}, {self.tv},"
+
+
 def _check_tensor(position: int, tv: TensorView, arg: ArgInfo) -> None:
-    expected = f"Expected input {position}, {tv},"
+    expected = _Expected(position, tv)
     if not arg.is_tensor:
         raise InputError(f"{expected} to be an at::Tensor but got scalar {_native(arg.value)}")
     dtype = BY_DLPACK.get(arg.dtype)
@@ -104,7 +117,7 @@ def _is_index(tv: TensorView, dtype: DataType) -> bool:
     return tv.dtype_ is DataType.Index and dtype is DataType.Int
 
 
-def _check_extents(expected: str, tv: TensorView, arg: ArgInfo) -> None:
+def _check_extents(expected: _Expected, tv: TensorView, arg: ArgInfo) -> None:
     for dim, (domain, size) in enumerate(zip(tv.logical, arg.shape, strict=True)):
         declared = domain.size().value
         if declared is not None and declared != size:
@@ -114,7 +127,7 @@ def _check_extents(expected: str, tv: TensorView, arg: ArgInfo) -> None:
             )
 
 
-def _check_strides(expected: str, tv: TensorView, arg: ArgInfo) -> None:
+def _check_strides(expected: _Expected, tv: TensorView, arg: ArgInfo) -> None:
     """A True contiguity flag is a promise: the stride must be that of a dense inner part."""
     if 0 in arg.shape:
         return

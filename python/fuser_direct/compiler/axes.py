@@ -167,31 +167,6 @@ def is_pointwise(expr: Expr) -> bool:
     )
 
 
-def shape_operands(expr: Expr) -> tuple[Val, ...]:
-    """Scalar operands that say how large a result is or where it lies: the host must know their
-    values."""
-    first = _SHAPE_OPERANDS.get(expr.op)
-    if first is None:
-        return ()
-    if expr.op == "iota":
-        return expr.ins[:1]
-    if expr.op in ("uniform", "normal"):
-        return expr.ins[2:-2]
-    return tuple(v for v in expr.ins[first:] if not isinstance(v, TensorView))
-
-
-_SHAPE_OPERANDS = {
-    "expand": 1,
-    "full": 1,
-    "iota": 0,
-    "reshape": 1,
-    "slice": 1,
-    "pad": 2,
-    "uniform": 2,
-    "normal": 2,
-}
-
-
 def _visit(analysis: AxisAnalysis, expr: Expr) -> None:
     """Give axes to the outputs of one expression."""
     rule = _RULES.get(expr.op)

@@ -5,37 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fuser_direct.compiler.arguments import CPU, ArgInfo
-from fuser_direct.compiler.axes import shape_operands
 from fuser_direct.compiler.segment import Plan, live_exprs
 from fuser_direct.dtypes import INFO, is_floating
 from fuser_direct.errors import InputError
 from fuser_direct.ir.fusion import Expr, Fusion, IterDomain, TensorView, Val
 from fuser_direct.lowering.graph import Constant, Memory, ScalarSource
-
-
-def shape_scalars(fusion: Fusion) -> tuple[int, ...]:
-    """Positions of the scalar inputs that a size or a position depends on; their values are part
-    of a call's key."""
-    positions = {val: i for i, val in enumerate(fusion.inputs())}
-    found: set[int] = set()
-    seen: set[Val] = set()
-    stack: list[Val] = []
-    for expr in live_exprs(fusion):
-        stack.extend(shape_operands(expr))
-        for out in expr.outs:
-            if isinstance(out, TensorView):
-                stack.extend(domain.size() for domain in out.logical)
-    while stack:
-        val = stack.pop()
-        if val in seen:
-            continue
-        seen.add(val)
-        expr_of = val.definition()
-        if val in positions and not isinstance(val, TensorView):
-            found.add(positions[val])
-        elif expr_of is not None and expr_of.op != "size":
-            stack.extend(expr_of.ins)
-    return tuple(sorted(found))
 
 
 class HostScalars:

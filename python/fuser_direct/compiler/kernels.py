@@ -7,20 +7,22 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from fuser_direct.enums import SchedulerType
-from fuser_direct.ir.kernel import CONST
 from fuser_direct.records import dataclass
-from fuser_direct.schedulers.contract import Scheduled
+
+if TYPE_CHECKING:
+    from fuser_direct.schedulers.contract import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """A kernel that can run. handle: `_ext.CudaKernel` or `_ext.CpuKernel`; source: the
     generated text; shared_bytes: dynamic shared memory that its launches must ask for;
-    was_found: it came from the disk cache or an artifact."""
+    was_found: it came from the disk cache or an artifact; disk_key: where the disk cache has it,
+    empty without one."""
 
     name: str
     backend: str
@@ -30,9 +32,10 @@ class CompiledKernel:
     handle: Any
     shared_bytes: int = 0
     was_found: bool = False
+    disk_key: bytes = b""
 
 
-Build = Callable[[Scheduled], CompiledKernel]
+Build = Callable[["Scheduled"], CompiledKernel]
 
 
 class KernelStore:
@@ -42,6 +45,8 @@ class KernelStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kernels: dict[Hashable, Future[CompiledKernel]] = {}
+        # By their disk keys, for programs that were stored whole.
+        self._by_disk_key: dict[bytes, CompiledKernel] = {}
         self._compiled = 0
         self._hits = 0
         self._disk_hits = 0
@@ -72,6 +77,8 @@ class KernelStore:
         self, mine: list[tuple[Hashable, Scheduled, Future[CompiledKernel]]], build: Build
     ) -> None:
         if len(mine) > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(min(len(mine), os.cpu_count() or 1)) as pool:
                 list(pool.map(functools.partial(self._build_one, build), mine))
         else:
@@ -92,7 +99,25 @@ class KernelStore:
             with self._lock:
                 self._disk_hits += kernel.was_found
                 self._compiled += not kernel.was_found
+                if kernel.disk_key:
+                    self._by_disk_key[kernel.disk_key] = kernel
             future.set_result(kernel)
+
+    def stored(
+        self, disk_key: bytes, load: Callable[[], CompiledKernel | None]
+    ) -> CompiledKernel | None:
+        """The kernel with this disk key: of this process, or what `load` finds."""
+        with self._lock:
+            known = self._by_disk_key.get(disk_key)
+            if known is not None:
+                self._hits += 1
+                return known
+        found = load()
+        if found is None:
+            return None
+        with self._lock:
+            self._disk_hits += 1
+            return self._by_disk_key.setdefault(disk_key, found)
 
     def counters(self) -> dict[str, int]:
         """kernels_compiled: built so far in this process; cache_hits: requests that found one in
@@ -113,6 +138,8 @@ STORE = KernelStore()
 
 
 def _key(item: Scheduled, target: Hashable) -> Hashable:
+    from fuser_direct.ir.kernel import CONST
+
     kernel = item.lowered.kernel
     # Constants by their text: -0.0 equals 0.0 and NaN differs from itself, but not for generated
     # code.

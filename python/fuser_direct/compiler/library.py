@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuser_direct.compiler.arguments import CUDA
-from fuser_direct.compiler.axes import shape_operands
 from fuser_direct.compiler.bind import Binding
 from fuser_direct.compiler.packed import fastest_dim, in_bytes, is_packed
 from fuser_direct.compiler.segment import Plan, Segment
+from fuser_direct.compiler.shape_scalars import shape_operands
 from fuser_direct.enums import DataType
 from fuser_direct.ir.fusion import Expr, TensorView, Val
 

@@ -3,36 +3,52 @@ program a call."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from fuser_direct import cache
 from fuser_direct import options as option_names
-from fuser_direct.compiler import arguments, packed
+from fuser_direct.compiler import arguments, stored
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
-from fuser_direct.compiler.bind import Binding, HostScalars, shape_scalars
-from fuser_direct.compiler.join import join
-from fuser_direct.compiler.layout import allocation_orders
-from fuser_direct.compiler.rematerialize import rematerialize
-from fuser_direct.compiler.segment import Plan, live_exprs, plan
+from fuser_direct.compiler.shape_scalars import shape_scalars
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
 from fuser_direct.errors import DefinitionStateError
 from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
-from fuser_direct.ops.checks import check_call
-from fuser_direct.schedulers.contract import LaunchConstraints
 
+# Planning is imported where it happens: a program that is found whole needs none.
 if TYPE_CHECKING:
     from fuser_direct import _ext
     from fuser_direct.compiler.build_cuda import CudaOptions
-    from fuser_direct.compiler.program import Assembler
+    from fuser_direct.compiler.program import Assembler, KernelInfo
+    from fuser_direct.compiler.segment import Plan
+    from fuser_direct.schedulers.contract import LaunchConstraints
 
 AnyAssembler = TypeVar("AnyAssembler", bound="Assembler")
 Orders = dict[TensorView, list[int]]
+Names = tuple[Sequence[str], Sequence[str]]
 
 # Plans kept for definitions that were made again; each is a few kilobytes.
 _MAX_PLANS = 4096
+# Kinds of call of one fusion in one process that are looked up and kept on disk as whole programs.
+# Those beyond are planned from the plan that is in memory by then, in about the time of an entry.
+_MAX_STORED = 8
+
+
+class FoundInfo:
+    """The ProgramInfo of a program that was found whole; it is planned once somebody asks."""
+
+    def __init__(self, plan: Callable[[], _ext.Program]) -> None:
+        self._plan = plan
+
+    @functools.cached_property
+    def kernels(self) -> tuple[KernelInfo, ...]:
+        """As of ProgramInfo."""
+        kernels: tuple[KernelInfo, ...] = self._plan().info.kernels
+        return kernels
 
 
 class FusionCompiler:
@@ -46,11 +62,17 @@ class FusionCompiler:
             )
         self.fusion = fusion
         self.shape_scalars = shape_scalars(fusion)
+        self._lookups = 0
         self._plans: dict[frozenset[IterDomain], tuple[Plan, Orders]] = {}
 
     def plan_for(self, units: frozenset[IterDomain] = frozenset()) -> tuple[Plan, Orders]:
         """The plan, and the memory order of what it stores, for calls in which the symbolic axes
         `units` have extent 1."""
+        from fuser_direct.compiler.join import join
+        from fuser_direct.compiler.layout import allocation_orders
+        from fuser_direct.compiler.rematerialize import rematerialize
+        from fuser_direct.compiler.segment import plan
+
         known = self._plans.get(units)
         if known is None:
             made = plan(self.fusion, units)
@@ -63,7 +85,7 @@ class FusionCompiler:
         self,
         args: Sequence[ArgInfo],
         device: int | None,
-        options: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        options: Names = ((), ()),
         constraints: LaunchConstraints | None = None,
         cuda_options: CudaOptions | None = None,
     ) -> _ext.Program:
@@ -74,7 +96,9 @@ class FusionCompiler:
         isn't there, CompileError, LaunchError.
         """
         enabled, disabled = option_names.effective(*options)
-        # Program assembly needs the extension, which this module must not load before it is used.
+        is_plain = not (enabled or disabled or constraints or cuda_options)
+        if is_plain and not option_names.environment().dump:
+            return self._found_or_planned(args, device)
         from fuser_direct.compiler.program import Assembler
 
         kind: type[Assembler] = Assembler
@@ -93,18 +117,61 @@ class FusionCompiler:
             dump.write(self.fusion, program, option_names.environment().dump)
         return program
 
+    def _found_or_planned(self, args: Sequence[ArgInfo], device: int | None) -> _ext.Program:
+        """`compile` without options: the program that the disk cache has, or a new one for it."""
+        disk = cache.current()
+        key = self._stored_key(args, device) if disk is not None else None
+        if disk is None or key is None:
+            return self._planned(args, device).run()
+        data = disk.get(key)
+        found = None if data is None else stored.restore(data, disk)
+        if found is not None:
+            found.info = FoundInfo(lambda: self._planned(args, device).run())
+            return found
+        assembler = self._planned(args, device)
+        program = assembler.run()
+        data = assembler.program.to_bytes()
+        if data is not None:
+            disk.put(key, data)
+        return program
+
+    def _planned(self, args: Sequence[ArgInfo], device: int | None) -> Assembler:
+        from fuser_direct.compiler.program import Assembler
+
+        return self.assembler(Assembler, args, device)
+
+    def _stored_key(self, args: Sequence[ArgInfo], device: int | None) -> bytes | None:
+        tensors = [arg for arg in args if arg.is_tensor]
+        self._lookups += 1
+        # Elements of less than a byte are counted in bytes here; such calls are planned.
+        has_small = any(arg.dtype[1] < 8 for arg in tensors)
+        if self._lookups > _MAX_STORED or not tensors or has_small:
+            return None
+        arguments.check(self.fusion, args)
+        home = arguments.common_device(args, device)
+        if home is None:
+            return None
+        target = _target(home, None, fast_math=False)
+        return stored.call_key(self.fusion, args, home, self.shape_scalars, target)
+
     def assembler(
         self,
         kind: type[AnyAssembler],
         args: Sequence[ArgInfo],
         device: int | None,
-        options: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        options: Names = ((), ()),
         constraints: LaunchConstraints | None = None,
         cuda_options: CudaOptions | None = None,
         target: CpuTarget | CudaTarget | None = None,
     ) -> AnyAssembler:
         """An assembler of class `kind` for one kind of call; parameters and errors as of
         `compile`. target: instead of the machine at hand."""
+        from fuser_direct.compiler import packed
+        from fuser_direct.compiler.bind import Binding, HostScalars
+        from fuser_direct.compiler.segment import live_exprs
+        from fuser_direct.ops.checks import check_call
+        from fuser_direct.schedulers.contract import LaunchConstraints
+
         option_names.check(*options)
         args = packed.in_elements(self.fusion, args)
         arguments.check(self.fusion, args)

@@ -12,6 +12,7 @@ from fuser_direct.compiler.kernels import STORE, CompiledKernel
 from fuser_direct.compiler.library import library_call
 from fuser_direct.compiler.packed import in_bytes
 from fuser_direct.compiler.segment import Joined, Plan, Segment
+from fuser_direct.compiler.stored import Recorder
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType, SchedulerType
@@ -127,7 +128,7 @@ class Assembler:
         self.orders = orders
         self.constraints = constraints
         device_type, device_id = binding.device
-        self.program = _ext.Program(device_type, device_id, len(binding.inputs))
+        self.program = Recorder(device_type, device_id, len(binding.inputs))
         self.buffers: dict[TensorView, int] = {
             val: i for i, val in enumerate(binding.inputs) if isinstance(val, TensorView)
         }
@@ -164,8 +165,9 @@ class Assembler:
                 self._launch(step, kernel)
                 infos.append(KernelInfo(kernel, item))
         self._add_outputs()
-        self.program.info = ProgramInfo(tuple(infos))
-        return self.program
+        program = self.program.program
+        program.info = ProgramInfo(tuple(infos))
+        return program
 
     # --- kernels ---
 
@@ -434,11 +436,11 @@ class Assembler:
         args = [self._argument(step, param, index) for param in lowered.kernel.params()]
         launch = scheduled.launch
         if isinstance(launch, CpuLaunch):
-            self.program.launch_cpu(kernel.handle, launch.items, launch.grain, 0, args)
+            self.program.launch_cpu(kernel, launch.items, launch.grain, 0, args)
         else:
             shared = max(kernel.shared_bytes, self.constraints.shared_bytes)
             self.program.launch_cuda(
-                kernel.handle, launch.grid, launch.block, shared, args, launch.cluster, launch.early
+                kernel, launch.grid, launch.block, shared, args, launch.cluster, launch.early
             )
 
     def _argument(self, step: _Step, param: Param, index: str) -> Arg:

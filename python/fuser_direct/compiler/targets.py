@@ -12,17 +12,12 @@ from fuser_direct.compiler import toolchain
 from fuser_direct.compiler.kernels import CompiledKernel
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.serialize import digest
-from fuser_direct.schedulers.contract import CpuDevice, CudaDevice, Scheduled
-from fuser_direct.schedulers.schedule import (
-    CpuColumn,
-    CpuInnerOuter,
-    CpuPointwise,
-    CpuRow,
-)
+from fuser_direct.schedulers.machines import CpuDevice, CudaDevice
 
 if TYPE_CHECKING:
     from fuser_direct.codegen.llvm_types import CpuTarget as Processor
     from fuser_direct.compiler.build_cuda import CudaOptions
+    from fuser_direct.schedulers.contract import Scheduled
 
 
 class Target:
@@ -69,7 +64,7 @@ class Target:
         """One kernel: of the artifact, of the disk cache, or compiled. Raises CompileError and its
         kin.
         """
-        binary, was_found = self.binary(item)
+        binary, was_found, disk_key = self._found_or_compiled(item)
         return CompiledKernel(
             name=item.lowered.kernel.name,
             backend=self.backend,
@@ -79,24 +74,29 @@ class Target:
             handle=self.load(item, binary),
             shared_bytes=binary.shared_bytes,
             was_found=was_found,
+            disk_key=disk_key,
         )
 
     def binary(self, item: Scheduled) -> tuple[Binary, bool]:
         """One kernel's code, and whether it was there already; needs no such machine."""
+        return self._found_or_compiled(item)[:2]
+
+    def _found_or_compiled(self, item: Scheduled) -> tuple[Binary, bool, bytes]:
+        """`binary`, and the key under which the disk cache was asked for it, or empty."""
         number = self.kernel_id(item)
         if number in self.found:
-            return self.found[number], True
+            return self.found[number], True, b""
         disk = cache.current()
         if disk is None:
-            return self._compile(item), False
+            return self._compile(item), False, b""
         key = digest(number, self.toolchain(), toolchain.generators())
         data = disk.get(key)
         binary = None if data is None else Binary.from_bytes(data)
         if binary is not None:
-            return binary, True
+            return binary, True, key
         binary = self._compile(item)
         disk.put(key, binary.to_bytes())
-        return binary, False
+        return binary, False, key
 
     def _compile(self, item: Scheduled) -> Binary:
         try:
@@ -137,8 +137,9 @@ class CpuTarget(Target):
     def compile(self, item: Scheduled) -> Binary:
         from fuser_direct.codegen import llvm
         from fuser_direct.compiler import build_cpu
+        from fuser_direct.schedulers.schedule import CudaSchedule
 
-        assert isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
+        assert not isinstance(item.schedule, CudaSchedule)
         text = llvm.emit(item.lowered.kernel, item.schedule, self.host)
         return Binary(text, build_cpu.compile_object(text, self.host))
 
@@ -175,8 +176,9 @@ class CudaTarget(Target):
     def compile(self, item: Scheduled) -> Binary:
         from fuser_direct.codegen import cuda
         from fuser_direct.compiler import build_cuda
+        from fuser_direct.schedulers.schedule import CudaSchedule
 
-        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
+        assert isinstance(item.schedule, CudaSchedule)
         kernel = item.lowered.kernel
         text = cuda.emit(kernel, item.schedule)
         image = build_cuda.build(text, kernel.name, self.device.arch, self.options)

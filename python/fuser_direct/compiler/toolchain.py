@@ -11,11 +11,9 @@ import hashlib
 import os
 import platform
 from collections.abc import Iterator
-from importlib import metadata
 
 from fuser_direct import _ext, cache
-from fuser_direct.codegen.llvm_types import CpuTarget
-from fuser_direct.cuda import NVRTC_VARIABLE, find_nvrtc, nvrtc_candidates
+from fuser_direct.codegen.processor import CpuTarget
 from fuser_direct.version import __version__
 
 # Sources that turn a kernel and its schedule into a binary, relative to the package.
@@ -48,6 +46,27 @@ def generators() -> str:
     return f"{__version__} {hashed.hexdigest()}"
 
 
+@functools.cache
+def sources() -> str:
+    """The package's version and all of its sources: where they lie, and size and time of each.
+
+    For what depends on sources beyond the generators, which are too many to read each time.
+    """
+    package = os.path.dirname(os.path.dirname(__file__))
+    found = sorted(_stats(package))
+    return f"{__version__} {package} {found}"
+
+
+def _stats(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir() and entry.name != "__pycache__":
+                yield from _stats(entry.path)
+            elif entry.name.endswith((".py", ".cuh", ".so")):
+                found = entry.stat()
+                yield entry.path, found.st_size, found.st_mtime_ns
+
+
 def _sources(paths: list[str]) -> Iterator[str]:
     """The files among `paths`, and the sources in the folders among them, in a fixed order."""
     for path in paths:
@@ -60,22 +79,31 @@ def _sources(paths: list[str]) -> Iterator[str]:
 @functools.cache
 def llvm() -> str:
     """Which LLVM builds CPU kernels: llvmlite's version, or "" if it isn't installed."""
+    from importlib import metadata
+
     try:
-        return metadata.version("llvmlite")
+        text = metadata.distribution("llvmlite").read_text("METADATA") or ""
     except metadata.PackageNotFoundError:
         return ""
+    # `metadata.version` parses the whole text, the description too.
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for name, _, value in lines if name == "Version"), "")
 
 
 def nvrtc() -> str:
     """Which NVRTC builds CUDA kernels: path, size and time of the library that would be loaded; ""
     without one.
     """
+    from fuser_direct.cuda import NVRTC_VARIABLE
+
     driver = _ext.initialized_driver_version()
     return _nvrtc(os.environ.get(NVRTC_VARIABLE), int(driver.split(".")[0]) if driver else None)
 
 
 @functools.cache
 def _nvrtc(override: str | None, driver_major: int | None) -> str:
+    from fuser_direct.cuda import nvrtc_candidates
+
     candidates = [(override, "")] if override else nvrtc_candidates(driver_major)
     for path, _ in candidates:
         try:
@@ -90,6 +118,8 @@ def nvrtc_targets() -> tuple[int, ...]:
     """Numbers of the targets that NVRTC builds for (90: sm_90a). Raises UnsupportedError without
     NVRTC.
     """
+    from fuser_direct.cuda import find_nvrtc
+
     library = nvrtc()
 
     def load() -> str:
@@ -107,7 +137,7 @@ def host_cpu() -> CpuTarget:
     if not processor:
         return _detected()
     text = cache.remembered(
-        "processor", f"{llvm()}\n{generators()}\n{processor}", lambda: _as_text(_detected())
+        "processor", f"{llvm()}\n{sources()}\n{processor}", lambda: _as_text(_detected())
     )
     triple, cpu, features, bits = text.split("\n")
     return CpuTarget(triple, cpu, features, int(bits))

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from fuser_direct.ops.attention import sdpfa_bwd, sdpfa_fwd
+from importlib import import_module
+from typing import Any
+
 from fuser_direct.ops.composite import addcmul, logical_right_shift, sign, truediv
-from fuser_direct.ops.factory import full, iota
-from fuser_direct.ops.indexing import (
-    embedding_fwd,
-    gather,
-    index_select,
-    scatter,
-    select,
-    take_along_axis,
-)
-from fuser_direct.ops.linalg import cutlass_nvfp4_grouped_mm, grouped_mm, linear, matmul, scaled_mm
 from fuser_direct.ops.pointwise import FUNCTIONS as _POINTWISE
-from fuser_direct.ops.quantize import (
-    nv_block_quantize,
-    nv_grouped_block_quantize,
-    preprocess_grouped_matmul_input_sf,
-)
-from fuser_direct.ops.random import normal, rand_like, randn_like, uniform
 from fuser_direct.ops.reduction import FUNCTIONS_BY_NAME as _REDUCTIONS
 from fuser_direct.ops.reduction import var, var_mean, welford
-from fuser_direct.ops.resize import cat, pad, reshape, slice, triu
-from fuser_direct.ops.scan import cummax, cummin, cumprod, cumsum
-from fuser_direct.ops.search import argsort, topk
 from fuser_direct.ops.shapes import (
     broadcast,
     broadcast_in_dim,
@@ -39,6 +22,43 @@ from fuser_direct.ops.shapes import (
     squeeze,
     stride_order,
 )
+
+# Ops that most definitions do without come with their module at first use.
+_LATER = {
+    "sdpfa_bwd": "attention",
+    "sdpfa_fwd": "attention",
+    "full": "factory",
+    "iota": "factory",
+    "embedding_fwd": "indexing",
+    "gather": "indexing",
+    "index_select": "indexing",
+    "scatter": "indexing",
+    "select": "indexing",
+    "take_along_axis": "indexing",
+    "cutlass_nvfp4_grouped_mm": "linalg",
+    "grouped_mm": "linalg",
+    "linear": "linalg",
+    "matmul": "linalg",
+    "scaled_mm": "linalg",
+    "nv_block_quantize": "quantize",
+    "nv_grouped_block_quantize": "quantize",
+    "preprocess_grouped_matmul_input_sf": "quantize",
+    "normal": "random",
+    "rand_like": "random",
+    "randn_like": "random",
+    "uniform": "random",
+    "cat": "resize",
+    "pad": "resize",
+    "reshape": "resize",
+    "slice": "resize",
+    "triu": "resize",
+    "cummax": "scan",
+    "cummin": "scan",
+    "cumprod": "scan",
+    "cumsum": "scan",
+    "argsort": "search",
+    "topk": "search",
+}
 
 # The functions of rows and of reductions are made, so they are entered here; the stub beside this
 # file (`python -m fuser_direct.ops.stub`) tells type checkers and editors of them.
@@ -99,3 +119,16 @@ __all__ = [
     "welford",
 ]
 __all__ += [*_POINTWISE, *_REDUCTIONS]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module 'fuser_direct.ops' has no attribute {name!r}")
+    value = getattr(import_module(f"fuser_direct.ops.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,16 +31,23 @@ def make_function(row: PointwiseOp) -> Callable[..., Any]:
             )
         return define(row, operands)
 
-    only = inspect.Parameter.POSITIONAL_ONLY
-    parameters = [
-        inspect.Parameter(name, only, annotation=operand_annotation(row, i))
-        for i, name in enumerate(row.args)
-    ]
-    function.__signature__ = inspect.Signature(parameters, return_annotation="Any")  # type: ignore[attr-defined]
+    annotations = tuple(operand_annotation(row, i) for i in range(arity))
+    function.__signature__ = _signature(row.args, annotations)  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = row.name
     function.__module__ = "fuser_direct.ops"
     function.__doc__ = docstring(row)
     return function
+
+
+@functools.cache
+def _signature(names: tuple[str, ...], annotations: tuple[str, ...]) -> inspect.Signature:
+    """One object for all rows that are called alike: there are a hundred rows at each import."""
+    only = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [
+        inspect.Parameter(name, only, annotation=annotation)
+        for name, annotation in zip(names, annotations, strict=True)
+    ]
+    return inspect.Signature(parameters, return_annotation="Any")
 
 
 def operand_annotation(row: PointwiseOp, index: int) -> str:

@@ -1,43 +1,19 @@
-"""What a scheduler is, and the described machines it works for. Nothing here asks a real device."""
+"""What a scheduler is. Nothing here asks a real device."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fuser_direct.enums import SchedulerType
-from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.records import dataclass
-from fuser_direct.schedulers.schedule import CpuSchedule, CudaSchedule
+from fuser_direct.schedulers.machines import CpuDevice as CpuDevice
+from fuser_direct.schedulers.machines import CudaDevice as CudaDevice
+
+if TYPE_CHECKING:
+    from fuser_direct.lowering.canonical import Lowered
+    from fuser_direct.schedulers.schedule import CpuSchedule, CudaSchedule
 
 Dim3 = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class CudaDevice:
-    """The facts of a GPU that heuristics use; `arch` is the compile target, such as "sm_90a"."""
-
-    arch: str
-    sm_count: int
-    max_threads_per_block: int = 1024
-    max_threads_per_sm: int = 2048
-    registers_per_sm: int = 65536
-    l2_bytes: int = 40 << 20
-    # What one block may have; every GPU from sm_80 on allows this much when asked.
-    shared_per_block_bytes: int = 99 << 10
-
-    @property
-    def has_clusters(self) -> bool:
-        """Whether blocks of a cluster can reach each other's shared memory: sm_90 and later."""
-        return int("".join(c for c in self.arch if c.isdigit()) or 0) >= 90
-
-
-@dataclass(frozen=True, slots=True)
-class CpuDevice:
-    """The facts of a CPU that heuristics use. `threads` never changes a result, only how work is
-    dealt out."""
-
-    threads: int
-    vector_bits: int
 
 
 @dataclass(frozen=True, slots=True)
