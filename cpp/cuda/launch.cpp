@@ -3,6 +3,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -153,6 +155,13 @@ void allow(const Driver& api, Loaded& on, std::int64_t shared_bytes, unsigned cl
   }
 }
 
+// Whether kernels that wait for the one before them may be launched early (programmatic dependent
+// launch). Without it they wait for nothing, and give the same results.
+bool takes_early_launches() {
+  const char* value = std::getenv("FUSER_DIRECT_EARLY_LAUNCH");
+  return value == nullptr || std::strcmp(value, "0") != 0;
+}
+
 std::string launch_text(const Dim3& grid, const Dim3& block, unsigned shared_bytes) {
   const auto text = [](const Dim3& d) {
     return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) +
@@ -266,7 +275,8 @@ const Launch::Ready& Launch::ready() const {
     attribute.value.cluster[0] = cluster_;
     attribute.value.cluster[1] = attribute.value.cluster[2] = 1;
   }
-  if (is_early_ && on.properties->has_clusters && api.version >= kEarlyLaunchDriver) {
+  const bool can_be_early = on.properties->has_clusters && api.version >= kEarlyLaunchDriver;
+  if (is_early_ && can_be_early && takes_early_launches()) {
     LaunchAttribute& attribute = made->attributes[made->count++];
     attribute.id = kAttributeProgrammaticSerialization;
     attribute.value.is_allowed = 1;

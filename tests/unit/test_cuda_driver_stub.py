@@ -34,6 +34,13 @@ def test_early_launch_is_passed_where_device_and_driver_can(run: Run) -> None:
     assert "attribute" not in log[-1]
 
 
+@pytest.mark.parametrize(("setting", "is_early"), [("0", False), ("1", True)])
+def test_early_launch_can_be_switched_off(run: Run, setting: str, is_early: bool) -> None:
+    script = "kernel().launch(0, GRID, BLOCK, ARGS, early=True); say(log())"
+    log = run(script, FUSER_DIRECT_EARLY_LAUNCH=setting)
+    assert ("attribute 6" in log[-1]) is is_early
+
+
 def test_large_cluster_is_allowed_once(run: Run) -> None:
     log = run("""
         k = kernel()
