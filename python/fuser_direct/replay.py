@@ -56,6 +56,7 @@ class _Replay:
             mesh=loops.mesh,
             allocation=loops.allocation,
             notes=loops.notes,
+            unexpressed=loops.unexpressed,
         )
 
     def run(self) -> None:
@@ -197,7 +198,14 @@ def deepest(graph: ValGraph, tv: TensorView) -> int:
     readers = [out for use in tv.uses() for out in use.outs if isinstance(out, TensorView)]
     if not readers:
         return 0
-    return min(_shared(graph, tv, reader) for reader in readers)
+    return min(_shared(graph, tv, _first_step(reader)) for reader in readers)
+
+
+def _first_step(reader: TensorView) -> TensorView:
+    """What reads the operand of a reduction: after rfactor, its first partial result."""
+    while reader.loops.partials:
+        reader = reader.loops.partials[0]
+    return reader
 
 
 def _shared(graph: ValGraph, tv: TensorView, reader: TensorView) -> int:

@@ -1,8 +1,8 @@
 """`fd.sched`: which scheduler takes a fusion and how, and manual schedules.
 
 The first group asks the fuser's own schedulers about given inputs; nothing is built. The second
-records a manual schedule on the tensors: it is checked, printed and replayed. The kernel that runs
-is the one that the fuser schedules, within the block extents that the bound axes ask for.
+records a manual schedule on the tensors: it is checked, printed and replayed, and `manual_execute`
+runs the loop nest that it describes (`compiler.manual_nest`).
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def warp_specialize(
     """Record that `tv` is to be loaded by warps of its own, into a buffer of several stages.
 
     num_registers: registers of a loading and of a computing thread, multiples of 8 from 24 to 256,
-    the first not above the second. A row kernel holds its row in registers instead, so the buffer
-    is a wish that the fuser's own kernel needs not follow.
+    the first not above the second. No generated kernel does that, so such a schedule is printed,
+    but refused when it is compiled.
     """
     _check_tensor("warp_specialize", tv)
     if number_of_stages < 2 or not 0 < prefetch_distance < number_of_stages:
@@ -220,6 +220,11 @@ def warp_specialize(
     tv.loops.notes.append(
         f"circular buffer of {number_of_stages} stages, prefetch {prefetch_distance}, "
         f"loaded by warps along {parallel_type.name}"
+    )
+    tv.loops.unexpressed.append(
+        f"warp_specialize asks for a circular buffer of {number_of_stages} stages, but all warps "
+        "of a manual nest run the same loops, and a tile is complete before it is read; leave it "
+        "out, or hold loads ahead of their use by unrolled loops inside the compute-at position"
     )
 
 

@@ -9,7 +9,13 @@ extents of all axes.
 
 from __future__ import annotations
 
-from fuser_direct.codegen import cuda_column, cuda_inner_outer, cuda_row, cuda_transpose
+from fuser_direct.codegen import (
+    cuda_column,
+    cuda_inner_outer,
+    cuda_nest,
+    cuda_row,
+    cuda_transpose,
+)
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import STATIC_SHARED_BYTES
 from fuser_direct.codegen.cuda_pointwise import pointwise_text
@@ -19,6 +25,7 @@ from fuser_direct.ir.kernel import Kernel
 from fuser_direct.schedulers.schedule import (
     CudaColumn,
     CudaInnerOuter,
+    CudaNest,
     CudaPointwise,
     CudaRow,
     CudaSchedule,
@@ -33,7 +40,10 @@ def emit(kernel: Kernel, schedule: CudaSchedule) -> str:
 
 
 def threads_of(schedule: CudaSchedule) -> tuple[int, int]:
-    """Block extents (x, y) that the text for `schedule` must be launched with."""
+    """Block extents (x, y) that the text for `schedule` must be launched with; those of a manual
+    nest follow from its sizes (`schedulers.manual`).
+    """
+    assert not isinstance(schedule, CudaNest)
     if isinstance(schedule, CudaRow | CudaInnerOuter):
         return schedule.threads, schedule.rows_per_block
     if isinstance(schedule, CudaColumn):
@@ -61,6 +71,8 @@ def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
         total = cuda_inner_outer.shared_bytes(kernel, schedule)
     elif isinstance(schedule, CudaTranspose):
         total = cuda_transpose.shared_bytes(kernel, schedule)
+    elif isinstance(schedule, CudaNest):
+        total = cuda_nest.shared_bytes(kernel, schedule)
     return total if total > STATIC_SHARED_BYTES else 0
 
 
@@ -73,6 +85,8 @@ def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
         return cuda_inner_outer.inner_outer_text(kernel, schedule)
     if isinstance(schedule, CudaColumn):
         return cuda_column.column_text(kernel, schedule)
+    if isinstance(schedule, CudaNest):
+        return cuda_nest.nest_text(kernel, schedule)
     return cuda_transpose.transpose_text(kernel, schedule)
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fuser_direct.compiler.arguments import CUDA, ArgInfo
-from fuser_direct.compiler.bound_axes import BoundAxes, bound_axes
-from fuser_direct.compiler.pipeline import compiler_for
+from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.manual_nest import is_scheduled
+from fuser_direct.compiler.pipeline import FusionCompiler, compiler_for
 from fuser_direct.enums import SchedulerType
-from fuser_direct.errors import LaunchError, UnsupportedError, UsageError
+from fuser_direct.errors import UnsupportedError, UsageError
 from fuser_direct.ir.fusion import Fusion
 from fuser_direct.multidevice import refuse_spread
 from fuser_direct.schedulers.contract import LaunchConstraints
@@ -29,37 +29,25 @@ def make_compiler(
     enable_options: Sequence[str] = (),
 ) -> tuple[Compiler, list[int]]:
     """A function of (arguments, device, launch constraints) that gives the program of one call, and
-    the positions of the scalar inputs whose values belong to a call's key.
+    the positions of the scalar inputs whose values belong to a call's key. A fusion whose tensors
+    the user scheduled runs as that loop nest.
 
     Raises: UnsupportedError if the fusion has no output.
     """
     if not fusion.outputs():
         raise UnsupportedError("KernelExecutor.compile: No output found for this kernel, aborting.")
     refuse_spread(fusion, "KernelExecutor.compile")
-    compiler = compiler_for(fusion)
+    # Equal definitions share a compiler, but a schedule belongs to this very fusion.
+    compiler = FusionCompiler(fusion, True) if is_scheduled(fusion) else compiler_for(fusion)
     names: tuple[Sequence[str], Sequence[str]] = (enable_options, ())
 
     def compile_call(
         args: Sequence[ArgInfo], device: int | None, launch_params: _ext.LaunchParams | None
     ) -> _ext.Program:
-        bound = bound_axes(fusion, args, compiler.shape_scalars) if args else BoundAxes()
-        bound.check()
         where = device if device is not None else _device_of(compile_params)
         options = _cuda_options(compile_params)
         given = constraints_of(launch_params)
-        wished = (
-            bound.constraints()
-            if any(arg.is_tensor and arg.device_type == CUDA for arg in args)
-            else None
-        )
-        if given is None and wished is not None:
-            try:
-                program = compiler.compile(args, where, names, wished, options)
-            except LaunchError:
-                # Reductions and transposes derive their block from the sizes; the wish is dropped.
-                program = compiler.compile(args, where, names, None, options)
-        else:
-            program = compiler.compile(args, where, names, given, options)
+        program = compiler.compile(args, where, names, given, options)
         _check_scheduler(program, scheduler_type)
         return program
 

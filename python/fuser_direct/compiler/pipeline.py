@@ -53,14 +53,15 @@ class FoundInfo:
 
 class FusionCompiler:
     """Compiles calls of one fusion. Everything that doesn't depend on sizes is worked out once,
-    here."""
+    here. is_manual: by the loop nest that the user's schedule of the tensors describes."""
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, is_manual: bool = False) -> None:
         if not fusion.outputs():
             raise DefinitionStateError(
                 "Fusion is empty! Add at least one output with fd.add_output"
             )
         self.fusion = fusion
+        self.is_manual = is_manual
         self.shape_scalars = shape_scalars(fusion)
         self._lookups = 0
         self._plans: dict[frozenset[IterDomain], tuple[Plan, Orders]] = {}
@@ -75,9 +76,14 @@ class FusionCompiler:
 
         known = self._plans.get(units)
         if known is None:
-            made = plan(self.fusion, units)
+            made = plan(self.fusion, units, self.is_manual)
             rematerialize(made)
-            join(made)
+            if self.is_manual:
+                from fuser_direct.compiler.manual_nest import refuse_several
+
+                refuse_several(made)
+            else:
+                join(made)
             known = self._plans.setdefault(units, (made, allocation_orders(made)))
         return known
 
@@ -96,7 +102,8 @@ class FusionCompiler:
         isn't there, CompileError, LaunchError.
         """
         enabled, disabled = option_names.effective(*options)
-        is_plain = not (enabled or disabled or constraints or cuda_options)
+        # Stored programs are found by the definition, which a manual schedule is no part of.
+        is_plain = not (enabled or disabled or constraints or cuda_options or self.is_manual)
         if is_plain and not option_names.environment().dump:
             return self._found_or_planned(args, device)
         from fuser_direct.compiler.program import Assembler

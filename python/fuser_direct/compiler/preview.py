@@ -119,9 +119,10 @@ def assumed_cuda_text(fusion: Fusion, args: Sequence[AssumedArg]) -> list[str]:
     """
     from fuser_direct.codegen import cuda
     from fuser_direct.compiler.build_cuda import DEFAULT_OPTIONS
+    from fuser_direct.compiler.manual_nest import is_scheduled
     from fuser_direct.schedulers.schedule import CpuColumn, CpuInnerOuter, CpuPointwise, CpuRow
 
-    compiler = FusionCompiler(fusion)
+    compiler = FusionCompiler(fusion, is_scheduled(fusion))
     target = CudaTarget(_ASSUMED_GPU, DEFAULT_OPTIONS)
     assembler = compiler.assembler(PreviewAssembler, args, None, target=target)
     texts = []

@@ -15,7 +15,7 @@ from fuser_direct.compiler.segment import Joined, Plan, Segment
 from fuser_direct.compiler.stored import Recorder
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget
 from fuser_direct.dtypes import INFO
-from fuser_direct.enums import DataType, SchedulerType
+from fuser_direct.enums import DataType, MemoryType, SchedulerType
 from fuser_direct.errors import InputError, LaunchError, UnsupportedError
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.ir.kernel import (
@@ -33,8 +33,13 @@ from fuser_direct.lowering.graph import Constant, Graph, Operand, build, view_of
 from fuser_direct.lowering.outer import lower_together
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers import choose
-from fuser_direct.schedulers.contract import CpuLaunch, CudaLaunch, LaunchConstraints, Scheduled
-from fuser_direct.schedulers.vectorize import index_bits
+from fuser_direct.schedulers.contract import (
+    CpuDevice,
+    CpuLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
+from fuser_direct.schedulers.schedule import CudaSchedule
 
 _CTYPES = {
     DataType.Double: "f64",
@@ -234,9 +239,20 @@ class Assembler:
         if segment.is_library:
             self._add_library(segment)
             return
-        if all(0 in self.binding.sizes(tv) for tv in segment.outputs):
+        is_empty = all(0 in self.binding.sizes(tv) for tv in segment.outputs)
+        if is_empty and not self.plan.is_manual:
             return
         graph = self._graph(segment)
+        if self.plan.is_manual:
+            steps = self._nest(segment, _name(graph))
+            if is_empty:
+                return
+            if steps:
+                self._refuse_empty_extremes(segment)
+                workspaces: dict[int, int] = {}
+                for step in steps:
+                    self._add_step(step, workspaces)
+                return
         self._refuse_empty_extremes(segment)
         extents = {a: self.binding.extent(a) for a in segment.domain}
         lowered = lower(graph, extents, segment.reduced, _name(graph))
@@ -246,6 +262,22 @@ class Assembler:
             if o.tensor is not None and self.last_reader.get(o.tensor, -1) > number
         }
         self._add_kernel(lowered, read_later, self.refused.get(number, ""))
+
+    def _nest(self, segment: Segment, name: str) -> list[Scheduled]:
+        """The user's loop nest for a segment, checked, and what combines its blocks' results; empty
+        where it isn't what runs: on a CPU, which has no threads and blocks to bind loops to."""
+        from fuser_direct.compiler import manual_nest
+
+        made, finish = manual_nest.scheduled(
+            self.plan, segment, self.binding, name, self.constraints
+        )
+        device = self.target.device
+        if isinstance(device, CpuDevice):
+            return []
+        manual_nest.check_shared(made, device.shared_per_block_bytes)
+        if finish is None:
+            return [made]
+        return [made, choose.schedule(finish, device, LaunchConstraints(), ())]
 
     def _add_library(self, segment: Segment) -> None:
         """A call of the framework; it runs on empty tensors too, since only it knows what they
@@ -384,11 +416,17 @@ class Assembler:
         writer = next((n for n, s in enumerate(self.plan.segments) if tv in s.outputs), None)
         if writer is None or self.plan.segments[writer].reduced:
             return False
+        if self.plan.is_manual and self._has_tiles():
+            # A block may read elements into shared memory that another one writes.
+            return False
         if self.plan.segments[writer].is_library:
             # The framework allocates what it computes.
             return False
         twins = self._twins(target)
         return not any(twins & s.leaves for s in self.plan.segments[writer + 1 :])
+
+    def _has_tiles(self) -> bool:
+        return any(tv.loops.memory is MemoryType.shared for tv in self.plan.axes.tensors)
 
     def _twins(self, target: TensorView) -> set[TensorView]:
         """Inputs that may be the very tensor `target`: a caller may pass one tensor twice."""
@@ -431,7 +469,7 @@ class Assembler:
         scheduled = step.scheduled
         lowered = scheduled.lowered
         index = "i64"
-        if isinstance(scheduled.launch, CudaLaunch) and index_bits(lowered) == 32:
+        if isinstance(scheduled.schedule, CudaSchedule) and scheduled.schedule.index_bits == 32:
             index = "i32"
         args = [self._argument(step, param, index) for param in lowered.kernel.params()]
         launch = scheduled.launch

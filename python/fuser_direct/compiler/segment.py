@@ -118,7 +118,7 @@ class Plan:
     inline: expressions that readers evaluate or address through (lazy and transparent ones).
     materialized: tensors that a segment stores. views: outputs that are a stored tensor or an input
     under another shape, and that tensor. joined: segments that may run as one pass, by the place of
-    the first.
+    the first. is_manual: as of `plan`.
     """
 
     fusion: Fusion
@@ -128,13 +128,17 @@ class Plan:
     materialized: set[TensorView]
     views: dict[TensorView, TensorView]
     joined: dict[int, Joined] = field(default_factory=dict)
+    is_manual: bool = False
 
 
-def plan(fusion: Fusion, units: frozenset[IterDomain] = frozenset()) -> Plan:
+def plan(
+    fusion: Fusion, units: frozenset[IterDomain] = frozenset(), is_manual: bool = False
+) -> Plan:
     """Cut `fusion` into segments. units: symbolic axes that have extent 1 in the calls the plan
-    is for."""
+    is for. is_manual: kernels are scheduled by the user, who may schedule copies too: no output
+    is a view."""
     live = live_exprs(fusion)
-    return _Segmenter(fusion, live, analyze(fusion, live, units)).run()
+    return _Segmenter(fusion, live, analyze(fusion, live, units), is_manual).run()
 
 
 def live_exprs(fusion: Fusion) -> list[Expr]:
@@ -185,15 +189,18 @@ def _chain_ops(tv: TensorView) -> list[str]:
 
 
 class _Segmenter:
-    def __init__(self, fusion: Fusion, live: list[Expr], axes: AxisAnalysis) -> None:
+    def __init__(
+        self, fusion: Fusion, live: list[Expr], axes: AxisAnalysis, is_manual: bool = False
+    ) -> None:
         self.fusion = fusion
+        self.is_manual = is_manual
         self.exprs = [e for e in live if isinstance(e.outs[0], TensorView)]
         self.position = {expr: i for i, expr in enumerate(self.exprs)}
         self.axes = axes
         self.inputs = {v for v in fusion.inputs() if isinstance(v, TensorView)}
         self.outputs = {v for v in fusion.outputs() if isinstance(v, TensorView)}
         self.lazy = self._find_lazy()
-        self.views = self._find_views()
+        self.views = {} if is_manual else self._find_views()
         self.users: dict[TensorView, list[Expr]] = {}
         for expr in self.exprs:
             if expr.op not in TRANSPARENT or self._must_store(expr):
@@ -216,7 +223,15 @@ class _Segmenter:
         for segment in segments:
             segment.outputs = [v for e in segment.exprs for v in self._escaping(segment, e)]
             materialized.update(segment.outputs)
-        return Plan(self.fusion, self.axes, segments, inline, materialized, self.views)
+        return Plan(
+            self.fusion,
+            self.axes,
+            segments,
+            inline,
+            materialized,
+            self.views,
+            is_manual=self.is_manual,
+        )
 
     # --- expressions without a loop nest ---
 

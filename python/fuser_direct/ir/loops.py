@@ -1,8 +1,7 @@
 """Loop domains: how a tensor's axes are split, merged, reordered and bound for manual scheduling.
 
-The calls are checked and recorded, printed with the tensor, and replayed by `schedule`. What is
-executed is the kernel that the fuser itself schedules, within the block extents that the bound axes
-ask for (`compiler.manual`).
+The calls are checked and recorded, printed with the tensor, and replayed by `schedule`.
+`compiler.manual_nest` makes the loop nest of them that `manual_execute` runs, or says why not.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ class Loops:
     lives, if said. mesh: a DeviceMesh or None. allocation: (axes, contiguity) or None. compute_at,
     produced_at: how many of its outer loops it shares with its consumers and with its producers.
     notes: further calls, in words. partials: the tensors of partial results that rfactor made.
+    unexpressed: what was asked for that no generated kernel does, with the reason.
     """
 
     axes: list[IterDomain]
@@ -58,6 +58,7 @@ class Loops:
     notes: list[str] = field(default_factory=list)
     roots: tuple[IterDomain, ...] = ()
     partials: list[TensorView] = field(default_factory=list)
+    unexpressed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.roots:
@@ -201,13 +202,23 @@ class LoopMethods:
         propagate_allocation_domain: bool = True,
         cached_uses: Sequence[Expr] = (),
     ) -> TensorView:
-        """A copy that all uses (or only `cached_uses`) read instead of this tensor."""
+        """A copy that all uses (or only `cached_uses`) read instead of this tensor.
+
+        A kernel copies by plain loads, to registers or shared memory (`set_memory_type`); other
+        instructions and hints are refused when the schedule is compiled.
+        """
         from fuser_direct.ir import partial
 
         _check_enum("cache_after", "op_type", op_type, LoadStoreOpType)
         _check_enum("cache_after", "cache_op", cache_op, CacheOp)
         copy = partial.cache_after(_tensor(self), cached_uses)
         copy.loops.notes.append(f"loaded by {op_type.name}, cache_op={cache_op.name}")
+        _note_instruction(copy, "cache_after", op_type)
+        if cache_op not in (CacheOp.unspecified, CacheOp.all_levels):
+            copy.loops.unexpressed.append(
+                f"cache_after asks for {cache_op}, but loads of a manual nest go through all "
+                "levels of cache; leave cache_op out"
+            )
         return copy
 
     def cache_before(self, op_type: LoadStoreOpType = LoadStoreOpType.set) -> TensorView:
@@ -215,11 +226,14 @@ class LoopMethods:
         from fuser_direct.ir import partial
 
         _check_enum("cache_before", "op_type", op_type, LoadStoreOpType)
-        return partial.cache_before(_tensor(self))
+        copy = partial.cache_before(_tensor(self))
+        _note_instruction(copy, "cache_before", op_type)
+        return copy
 
     def set_memory_type(self, memory_type: MemoryType) -> None:
-        """Say where the tensor is to live. A kernel keeps what it doesn't store in registers, and
-        in shared memory where its loop nest needs that.
+        """Say where the tensor is to live. A manual nest keeps what it doesn't store in registers
+        (local), or in shared memory: the tile that the tensor's loops inside its compute-at
+        position walk, which must have a constant extent.
         """
         _check_enum("set_memory_type", "memory_type", memory_type, MemoryType)
         tv = _tensor(self)
@@ -238,7 +252,10 @@ class LoopMethods:
     def set_allocation_domain(
         self, new_allocation_domain: Sequence[IterDomain], new_contiguity: bool
     ) -> None:
-        """Record the order in which the axes lie in memory, and whether they are contiguous."""
+        """Say in which order the axes lie in memory, and whether they are contiguous. A manual
+        nest is refused if it is another order than the tensor's own: the definition decides that
+        (`fd.ops.stride_order`).
+        """
         from fuser_direct.ir.values import IterDomain
 
         tv = _tensor(self)
@@ -277,6 +294,14 @@ def _check_enum(op: str, name: str, value: object, kind: type[NativeEnum]) -> No
         raise DefinitionTypeError(
             f"{op}(): incompatible function arguments: {name} must be a {kind.__name__}, got "
             f"{value!r}"
+        )
+
+
+def _note_instruction(copy: TensorView, op: str, op_type: LoadStoreOpType) -> None:
+    if op_type is not LoadStoreOpType.set:
+        copy.loops.unexpressed.append(
+            f"{op} asks for {op_type}, but a manual nest copies by plain loads and stores; use "
+            "LoadStoreOpType.set"
         )
 
 

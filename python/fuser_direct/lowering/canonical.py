@@ -78,7 +78,24 @@ class Lowered:
 def lower(graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: str) -> Lowered:
     """The canonical kernel of a value graph. `extents` by fusion axis; `reduced` the axes its
     reductions run over."""
-    kinds, sizes, arguments, nodes = canonical(graph, extents, reduced)
+    return _kernel(name, graph, *canonical(graph, extents, reduced))
+
+
+def lower_in_order(
+    graph: Graph, extents: dict[int, int], reduced: frozenset[int], name: str, axes: Sequence[int]
+) -> Lowered:
+    """The kernel of a value graph over the fusion axes `axes`, one each and in this order."""
+    return _kernel(name, graph, *_over(graph, [[axis] for axis in axes], extents, reduced))
+
+
+def _kernel(
+    name: str,
+    graph: Graph,
+    kinds: tuple[AxisKind, ...],
+    sizes: tuple[int, ...],
+    arguments: tuple[Argument, ...],
+    nodes: tuple[Node, ...],
+) -> Lowered:
     buffers = tuple(
         Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
     )
@@ -93,6 +110,13 @@ def canonical(
     axes = _ordered_axes(graph, extents, reduced)
     indexed = {node.number for node in graph.nodes if node.op == INDEX}
     groups = _merge(axes, graph.operands, extents, reduced, indexed)
+    return _over(graph, groups, extents, reduced)
+
+
+def _over(
+    graph: Graph, groups: list[list[int]], extents: dict[int, int], reduced: frozenset[int]
+) -> tuple[tuple[AxisKind, ...], tuple[int, ...], tuple[Argument, ...], tuple[Node, ...]]:
+    """As `canonical`, over these groups of axes."""
     kinds: tuple[AxisKind, ...] = tuple("r" if group[-1] in reduced else "i" for group in groups)
     arguments = tuple(
         Argument(operand, tuple(dict(operand.strides).get(group[-1], 0) for group in groups))
@@ -274,8 +298,16 @@ def split(lowered: Lowered, chunk: int, workspace: int = 0) -> tuple[Lowered, Lo
     The partial results lie in a workspace [splits, reductions..., rows] of the accumulator's type:
     operands whose tensor is None, one a reduction, numbered from `workspace` on.
     """
+    return split_into(lowered, -(-lowered.reduced_elems // chunk), chunk, workspace)
+
+
+def split_into(
+    lowered: Lowered, splits: int, chunk: int, workspace: int = 0
+) -> tuple[Lowered, Lowered]:
+    """As `split`, with the number of parts given; a schedule may cut them otherwise than in chunks
+    of neighbours, and leave some empty.
+    """
     kernel = lowered.kernel
-    splits = -(-lowered.reduced_elems // chunk)
     reduces = kernel.stages[0].reduces
     row_axes = kernel.iteration_axes
     row_sizes = tuple(lowered.extents[a] for a in row_axes)

@@ -135,6 +135,26 @@ def build(plan: Plan, segment: Segment, memory: Memory) -> Graph:
     return _Builder(plan, segment, memory).run()
 
 
+def build_traced(
+    plan: Plan, segment: Segment, memory: Memory
+) -> tuple[Graph, dict[TensorView, int], set[TensorView]]:
+    """The graph that `build` gives, the node of each tensor at its own indices, and the tensors
+    that are asked for at other places too (shifted, guarded, permuted against themselves).
+    """
+    builder = _Builder(plan, segment, memory)
+    graph = builder.run()
+    values: dict[TensorView, int] = {}
+    elsewhere: set[TensorView] = set()
+    for (val, index, guard), node in builder.memo.items():
+        if not isinstance(val, TensorView):
+            continue
+        if guard or index != plan.axes.of(val):
+            elsewhere.add(val)
+        else:
+            values[val] = node
+    return graph, values, elsewhere
+
+
 def view_of(plan: Plan, memory: Memory, tv: TensorView) -> tuple[list[int], int] | None:
     """(strides, offset in elements) of a transparent tensor within its base's memory, or None if
     no strides express it."""

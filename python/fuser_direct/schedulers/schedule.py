@@ -165,7 +165,78 @@ class CudaTranspose:
     vectorized: tuple[bool, ...] = ()
 
 
-CudaSchedule = CudaPointwise | CudaRow | CudaInnerOuter | CudaColumn | CudaTranspose
+@dataclass(frozen=True, slots=True)
+class NestId:
+    """One index of a manual nest.
+
+    op: `axis`, index along kernel axis `source`; `one`, of an axis of one point; `outer` and
+    `inner`, the parts of index `source` split by `factor`, which is the extent of the inner part if
+    `inner_split`, else of the outer one (the other has what is left, rounded up); `merge`, indices
+    `source` (slowest) and `other` as one; `kept` and `xor`, the parts of a swizzle: `source`
+    itself, and `source` XOR index `other`. Parts of one split or swizzle are neighbours in the list
+    of ids, after what they are made of. extent: if it is constant, else -1.
+    """
+
+    op: str
+    source: int = -1
+    other: int = -1
+    factor: int = 0
+    inner_split: bool = True
+    extent: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NestLoop:
+    """A loop over index `id`; binding: name of a ParallelType: `serial`, `unroll`, `vectorize`,
+    `block_x` to `block_z`, or `grid_x` to `grid_z`.
+    """
+
+    id: int
+    binding: str
+
+
+@dataclass(frozen=True, slots=True)
+class NestTensor:
+    """A tensor that is computed ahead of its readers: node `node`, before loop `depth` of the nest,
+    in the loops `loops` of its own, into an array over the indices `dims`, which have constant
+    extents.
+
+    is_shared: the array lies in shared memory, between barriers, and threads may read what others
+    wrote; else each thread has its own, in registers. vector: elements along its last loop that
+    are loaded by one access.
+    """
+
+    node: int
+    depth: int
+    loops: tuple[NestLoop, ...]
+    dims: tuple[int, ...]
+    is_shared: bool = False
+    vector: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CudaNest:
+    """The loop nest that a user wrote: `loops`, outermost first, over `ids`.
+
+    Indices along the kernel's axes follow from those of the loops; a point outside an axis (the
+    tail of a split) is neither read nor written. Loops over reduced axes that are bound to blocks
+    together walk the kernel's `s` axis: which points are in a part is theirs to say, not `chunk`'s.
+    Serial loops over kept axes that stand inside serial loops over reduced ones have constant
+    extents, and partial results one element each.
+    order: for each reduce node, the step in which each loop is reduced (0 for kept axes): all of
+    step 1 first. Threads of a block are reduced last, in an order that their number alone decides.
+    vector_stores: for each buffer, whether the points of the last loop are stored by one access.
+    """
+
+    ids: tuple[NestId, ...]
+    loops: tuple[NestLoop, ...]
+    tensors: tuple[NestTensor, ...]
+    order: tuple[tuple[int, tuple[int, ...]], ...]
+    vector_stores: tuple[bool, ...]
+    index_bits: int = 32
+
+
+CudaSchedule = CudaPointwise | CudaRow | CudaInnerOuter | CudaColumn | CudaTranspose | CudaNest
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,3 +142,22 @@ __device__ __forceinline__ void fd_put(fd_complex<T>* local, unsigned int rank, 
   fd_put(&local->re, rank, x.re);
   fd_put(&local->im, rank, x.im);
 }
+
+//- fd_reduce_block
+// The reduction over `count` threads of a block, which have the places 0, 1, ...; all of them get it.
+// Every thread of the block must come here; slots: shared memory, `count` elements for each group of
+// threads that is reduced by itself; writes: whether this thread's x counts. Partial results are
+// combined as a tree over places.
+template <class Op, class T>
+__device__ __forceinline__ T fd_reduce_block(T x, T* slots, unsigned int place, unsigned int count,
+                                             bool writes) {
+  __syncthreads();
+  if (writes) slots[place] = x;
+  __syncthreads();
+  for (unsigned int half = count > 1 ? 1u << (31 - __clz(count - 1)) : 0; half > 0; half /= 2) {
+    if (writes && place < half && place + half < count)
+      slots[place] = Op::of(slots[place], slots[place + half]);
+    __syncthreads();
+  }
+  return slots[0];
+}
