@@ -231,14 +231,15 @@ static bool release() {
 }
 
 static void run_cluster(unsigned int first_block, bool backwards) {
-  block_threads = blockDim.x * blockDim.y;
+  block_threads = blockDim.x * blockDim.y * blockDim.z;
   const unsigned int count = block_threads * cluster;
   fibers = std::vector<Fiber>(count);
   for (unsigned int n = 0; n < count; ++n) {
     Fiber& f = fibers[n];
     f.stack.resize(1 << 16);
     f.block = n / block_threads;
-    f.thread = {n % blockDim.x, n % block_threads / blockDim.x, 0};
+    const unsigned int t = n % block_threads;
+    f.thread = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
     f.context.uc_stack.ss_size = f.stack.size();
@@ -252,7 +253,8 @@ static void run_cluster(unsigned int first_block, bool backwards) {
       if (fibers[n].wait != kReady) continue;
       current = n;
       threadIdx = fibers[n].thread;
-      blockIdx = {first_block + fibers[n].block, 0, 0};
+      const unsigned int b = first_block + fibers[n].block;
+      blockIdx = {b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y};
       swapcontext(&scheduler, &fibers[n].context);
     }
     for (Fiber& f : fibers) done &= f.wait == kDone;
@@ -265,15 +267,16 @@ static void run_cluster(unsigned int first_block, bool backwards) {
 }
 
 // Whether every block ran to its end; `backwards`: threads and blocks in reverse order.
-static bool run_grid(unsigned int grid, unsigned int x, unsigned int y, unsigned int blocks,
-                     bool backwards, std::function<void()> kernel) {
+static bool run_grid(dim3 grid, dim3 block, unsigned int blocks, bool backwards,
+                     std::function<void()> kernel) {
   cluster = blocks;
   body = kernel;
   broken = false;
-  gridDim = {grid, 1, 1};
-  blockDim = {x, y, 1};
-  for (unsigned int b = 0; b < grid && !broken; b += cluster)
-    run_cluster(backwards ? grid - cluster - b : b, backwards);
+  gridDim = grid;
+  blockDim = block;
+  const unsigned int count = grid.x * grid.y * grid.z;
+  for (unsigned int b = 0; b < count && !broken; b += cluster)
+    run_cluster(backwards ? count - cluster - b : b, backwards);
   return !broken;
 }
 

@@ -25,6 +25,7 @@ from fuser_direct.cuda import find_nvrtc
 from fuser_direct.enums import DataType as D
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.kernel import DYNAMIC, Kernel
+from fuser_direct.schedulers.contract import Dim3
 from fuser_direct.schedulers.schedule import CudaSchedule
 
 # A declaration of shared memory: type, name, extents.
@@ -71,10 +72,14 @@ def _source(kernel: Kernel, schedule: CudaSchedule) -> str:
     call = f"[&] {{ {kernel.name}({_arguments(kernel)}); }}"
     return (
         f'#include "{_HEADER.name}"\n{text}'
-        'extern "C" int run(void** args, unsigned grid, unsigned x, unsigned y, int backwards) {\n'
-        f"  return emulation::run_grid(grid, x, y, {cuda.cluster_of(schedule)}, backwards != 0, "
+        'extern "C" int run(void** args, dim3 grid, dim3 block, int backwards) {\n'
+        f"  return emulation::run_grid(grid, block, {cuda.cluster_of(schedule)}, backwards != 0, "
         f"{call});\n}}\n"
     )
+
+
+class _Dim3(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint) for name in "xyz"]
 
 
 _FLAGS = ("-std=gnu++17", "-O1", "-w", "-fwrapv", "-ffp-contract=off", "-fPIC")
@@ -115,7 +120,7 @@ def _build(kernel: Kernel, schedule: CudaSchedule) -> Any:
 def launch(
     kernel: Kernel,
     schedule: CudaSchedule,
-    grid: int,
+    grid: int | Dim3,
     arrays: Sequence[np.ndarray[Any, Any]],
     scalars: Sequence[Any],
     extents: Sequence[int],
@@ -123,9 +128,10 @@ def launch(
     chunk: int = 0,
     backwards: bool = False,
     offsets: Sequence[int] = (),
+    block: Dim3 | None = None,
 ) -> None:
-    """Runs the emitted text on the CPU; arguments as those of `interpret.run`, and the number of
-    blocks.
+    """Runs the emitted text on the CPU; arguments as those of `interpret.run`, the number of
+    blocks, and the block where the schedule doesn't give it.
 
     backwards: threads and blocks take turns in reverse order, which a kernel without races can't
     notice.
@@ -147,8 +153,11 @@ def launch(
             assert kernel.buffers[param.buffer].strides[param.axis] == DYNAMIC
             values.append(index(strides[param.buffer][param.axis]))
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-    x, y = cuda.threads_of(schedule)
-    assert _build(kernel, schedule)(pointers, grid, x, y, int(backwards)) == 1, (
+    if block is None:
+        block = (*cuda.threads_of(schedule), 1)
+    blocks = (grid, 1, 1) if isinstance(grid, int) else grid
+    run = _build(kernel, schedule)
+    assert run(pointers, _Dim3(*blocks), _Dim3(*block), int(backwards)) == 1, (
         "threads wait for others that never come"
     )
 
