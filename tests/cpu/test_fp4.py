@@ -90,7 +90,11 @@ def test_an_input_of_another_layout_is_refused_by_name() -> None:
         fd.execute([packed[0]])
 
 
-def test_numpy_has_no_such_type() -> None:
+@pytest.mark.parametrize("registered", [False, True])
+def test_numpy_has_no_such_type(registered: bool) -> None:
+    if registered:
+        # It gives NumPy a type of this name, of one byte an element.
+        pytest.importorskip("ml_dtypes")
     with pytest.raises(UnsupportedError, match="NumPy has no type"):
         _run(lambda fd, a: fd.ops.cast(a, FP4), VALUES.numpy())
 

@@ -142,6 +142,9 @@ def _typed(op: str, result: np.ndarray[Any, Any], dtype: DataType) -> np.ndarray
     from fuser_direct.dtypes import INFO
 
     try:
+        if dtype is DataType.Float4_e2m1fn:
+            # ml_dtypes registers one of a byte an element; a tensor of this type packs pairs.
+            raise TypeError
         kind = np.dtype(INFO[dtype].numpy)
     except TypeError:
         raise UnsupportedError(
