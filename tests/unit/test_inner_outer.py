@@ -337,7 +337,7 @@ _APART = ("channels_last", "reversed", "expanded", "x5-B", "x63-B")
 _SMALL = [
     case
     for case in CASES
-    if all(name not in case.name for name in ("x4097", "x4104", "x1000-", "x1001-", "x72-", "-515"))
+    if all(name not in case.name for name in ("x4097", "x4104", "x1000-", "x1001-", "x72-", "-515", "x264-", "x130-D"))
 ]
 
 
@@ -375,10 +375,11 @@ def test_rings_and_registers_give_the_same_bits(
     _check(planned, alter)
 
 
-@settings(max_examples=10, deadline=None)
+# Few lengths of rows, since each is text to build.
+@settings(max_examples=20, deadline=None)
 @given(
     rows=st.integers(8, 70),
-    columns=st.integers(2, 300),
+    columns=st.sampled_from([2, 38, 63, 264]),
     dtype=st.sampled_from([BF16, DataType.Half, FLOAT, DOUBLE]),
     layout=st.sampled_from(["contiguous", "padded", "stepped", "misaligned"]),
 )
