@@ -11,6 +11,7 @@ import torch
 
 from fuser_direct import DataType, FusionDefinition
 from tests.cases_fusions import eager_rmsnorm, layernorm, rmsnorm, softmax
+from tests.cases_inner_outer import norm_and_its_gradients
 from tests.support import Maker, counters, execute_and_check
 
 FLOAT = DataType.Float
@@ -36,6 +37,10 @@ def _sliced_chain(fd: Any, x: Any, y: Any) -> Any:
 _WORKLOADS: dict[str, tuple[Define, Callable[[int, int], list[tuple[int, ...]]]]] = {
     "rmsnorm": (rmsnorm, lambda n, m: [(n, m), (m,)]),
     "layernorm": (layernorm, lambda n, m: [(n, m), (m,), (m,)]),
+    "norm-and-its-gradients": (
+        norm_and_its_gradients,
+        lambda n, m: [(n, m), (n, m), (m,)],
+    ),
     "softmax": (softmax, lambda n, m: [(n, m)]),
     "pointwise": (_chain, lambda n, m: [(n, m), (n, m)]),
     "slices": (_sliced_chain, lambda n, m: [(n, m), (n, m)]),

@@ -32,6 +32,8 @@ _THREADS_PER_SM = 1024
 _MOST_RING = 6
 # Shared memory of a block that its ring leaves to exchanges and the system.
 _SHARED_RESERVE = 2 << 10
+# What one kernel less is worth, in bytes of partial results that stay in L2: about 2 us.
+_LAUNCH_BYTES = 8 << 20
 # Threads of blocks whose rows are shorter than a warp is wide.
 _SHORT_ROWS_THREADS = 128
 
@@ -87,7 +89,8 @@ class CudaInnerOuterScheduler:
                 "registers and shared memory of a block"
             )
         rounds = ceil_div(lowered.rows, shape.rows_per_block)
-        return group_count(lowered, rounds, shape.blocks_per_sm * device.sm_count, device.sm_count)
+        most = shape.blocks_per_sm * device.sm_count
+        return group_count(lowered, rounds, most, device.sm_count // 2, _LAUNCH_BYTES)
 
     def schedule(
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
@@ -166,17 +169,29 @@ def _shape(need: _Need, device: CudaDevice) -> _Shape | None:
 
 
 def _fitted(need: _Need, device: CudaDevice, size: tuple[int, int]) -> _Shape | None:
-    """As many blocks an SM as its registers and shared memory take, and the rings of each."""
+    """As many blocks an SM, of those that its registers and shared memory take, as have most rows
+    in flight: two with long rings rather than three with short ones.
+    """
     threads, units = size
     in_block = max(threads, _SHORT_ROWS_THREADS) if threads <= 32 else threads
     row_bytes = in_block * units * need.ring_bytes
     words = units * (need.kept_words + 2 * need.ahead_words) + _MATH_REGISTERS
     if words > _MOST_REGISTERS:
         return None
-    blocks = device.registers_per_sm // (in_block * round_up(words, 8))
-    for count in range(min(blocks, max(_THREADS_PER_SM // in_block, 1)), 0, -1):
+    most = device.registers_per_sm // (in_block * round_up(words, 8))
+    most = min(most, max(_THREADS_PER_SM // in_block, 1))
+    if not row_bytes:
+        return _Shape(threads, units, 0, most) if most else None
+    found = []
+    for count in range(1, most + 1):
         room = device.shared_per_block_bytes // count - _SHARED_RESERVE
-        ring = min(room // row_bytes, _MOST_RING) if row_bytes else 0
-        if not row_bytes or ring >= (3 if count > 1 else 2):
-            return _Shape(threads, units, ring, count)
-    return None
+        ring = min(room // row_bytes, _MOST_RING)
+        if ring >= (3 if count > 1 else 2):
+            found.append(_Shape(threads, units, ring, count))
+    return max(found, key=_in_flight, default=None)
+
+
+def _in_flight(shape: _Shape) -> tuple[bool, int, int]:
+    """An order of shapes by rows on their way; one block alone idles at each barrier."""
+    blocks = shape.blocks_per_sm
+    return blocks > 1, blocks * (shape.ring - 1), blocks
