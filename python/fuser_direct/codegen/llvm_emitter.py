@@ -205,7 +205,7 @@ class Emitter:
     def enter(self, index: dict[int, V]) -> None:
         """Set `index` and `place` for an item."""
         self.index = index
-        axes = {axis: at for axis, at in index.items() if axis != BLOCK}
+        axes = {axis: at for axis, at in index.items() if axis >= 0}
         self.place = {
             k: self.moved(self.args[f"b{k}"], k, axes) for k in range(len(self.kernel.buffers))
         }
@@ -542,10 +542,14 @@ class Emitter:
         """A flat list of accumulator registers, cut in one list a node."""
         result, at = [], 0
         for n in nodes:
-            width = 2 if is_complex(self.kernel.nodes[n].dtype) else 1
+            width = self.width(n)
             result.append(list(parts[at : at + width]))
             at += width
         return result
+
+    def width(self, n: int) -> int:
+        """Registers of the accumulator of REDUCE node `n`."""
+        return 2 if is_complex(self.kernel.nodes[n].dtype) else 1
 
     def finished(self, dtype: DataType, parts: Sequence[V]) -> Value:
         """A reduction's result as a node value; narrower types are rounded."""
