@@ -24,6 +24,8 @@ TURNED = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 # Rows of up to this many elements are taken apart by shuffles of two registers: that many less one
 # for each register. Square blocks cost less above.
 MOST_INTERLEAVED = 8
+# Rows of a square block: more need more registers than there are, and long to compile.
+MOST_IN_BLOCK = 16
 
 
 def turned_elem(dtype: DataType) -> str | None:
@@ -74,7 +76,7 @@ class Turn:
         self.short = short
         self.lanes = register_lanes(builder.target, BITS[elem] // 8)
         self.interleaved = 0 < short <= MOST_INTERLEAVED
-        self.size = min(self.lanes, 1 << (likely.bit_length() - 1))
+        self.size = min(self.lanes, MOST_IN_BLOCK, 1 << (likely.bit_length() - 1))
 
     def fill(self, array: V, tile: Tile) -> None:
         """Copy a tile of memory into the array."""
