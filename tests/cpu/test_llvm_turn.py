@@ -258,6 +258,42 @@ def test_permutations_are_copied(shape, dims, dtype):
     assert torch.equal(got, x.permute(dims))
 
 
+@pytest.mark.parametrize("swapped", [True, False])
+def test_outer_axes_are_walked_in_the_order_of_the_loads(swapped):
+    x, y = torch.randn(3, 7, 5, 100), torch.randn(3, 5, 7, 100)
+
+    def define(fd, x, y):
+        turned = fd.ops.permute(x, [0, 2, 1, 3])
+        other = turned if swapped else y
+        return [fd.ops.stride_order(fd.ops.add(turned, other), [3, 2, 1, 0])]
+
+    (got,) = fused(define, x, y)
+    turned = x.permute(0, 2, 1, 3)
+    torch.testing.assert_close(got, turned + (turned if swapped else y), rtol=0, atol=0)
+    assert got.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(4, 2000, 3), (1, 70000), (5000, 40)])
+def test_staged_kernels_of_few_items_are_cut_into_stages(shape):
+    """Channels-last statistics, and rows too long and few to share."""
+    scale = 2000000 // int(np.prod(shape)) + 1
+    x = torch.randn(shape[0] * scale if shape[0] > 1 else 1, *shape[1:]).repeat(
+        (1,) * (len(shape) - 1) + (scale if shape[0] == 1 else 1,)
+    )
+    dims = [1] if shape[0] == 1 else list(range(len(shape) - 1))
+
+    def define(fd, x):
+        top = fd.ops.max(x, dims, keepdim=True)
+        e = fd.ops.exp(fd.ops.sub(x, top))
+        return [fd.ops.div(e, fd.ops.sum(e, dims, keepdim=True))]
+
+    (got,) = fused(define, x)
+    wide = x.double()
+    e = (wide - wide.amax(dims, keepdim=True)).exp()
+    want = e / e.sum(dims, keepdim=True)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-12)
+
+
 @pytest.mark.parametrize("columns", [2, 3, 7, 15, 16, 17, 31, 32, 33, 63])
 @pytest.mark.parametrize("count", [64, 100, 2001])
 def test_short_rows_through_the_compiler(columns, count):

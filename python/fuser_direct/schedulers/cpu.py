@@ -11,6 +11,7 @@ from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.cpu_order import in_order_of_loads
 from fuser_direct.schedulers.cpu_turned import turn
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
@@ -55,6 +56,7 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
         reason = f"tiles of {turned.rows} by {turned.columns} turned in registers"
         return scheduled(turned.lowered, turned.kind, turned.schedule, turned.items, reason)
     if not kernel.reduction_axes:
+        lowered = in_order_of_loads(lowered)
         block = _POINTWISE_BLOCK
         items = ceil_div(inner, block) * _outer(lowered)
         return scheduled(
