@@ -47,8 +47,10 @@ def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ..
     worth spreading over more blocks.
     """
     found: list[Lowered] = []
-    stages = cut_stages(lowered) if _leaves_idle(lowered, device) else (lowered,)
-    workspaces = sum(len(stage.reduces) for stage in lowered.kernel.stages)
+    stages: tuple[Lowered, ...] = (lowered,)
+    if _leaves_idle(lowered, device):
+        stages = cut_stages(lowered, with_results=isinstance(device, CpuDevice))
+    workspaces = sum(len(stage.reduces) + len(stage.after) for stage in lowered.kernel.stages)
     for part in stages:
         if isinstance(device, CpuDevice):
             chunk = cpu.split_chunk(part)
