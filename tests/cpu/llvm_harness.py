@@ -21,7 +21,7 @@ from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import AxisKind, Buffer, Kernel, Node, Stage, Store
 from fuser_direct.ops.reference_pointwise import cast, reference_class, round_to
 from fuser_direct.ops.reference_pointwise import pointwise as reference_pointwise
-from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule
+from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule, CpuTiled
 
 D = DataType
 
@@ -167,6 +167,10 @@ class Runner:
         if isinstance(self.schedule, CpuRow):
             return int(np.prod([extents[a] for a in axes], dtype=np.int64))
         inner = extents[axes[-1]] if axes else 1
+        if isinstance(self.schedule, CpuTiled):
+            bands = -(-extents[axes[-2]] // self.schedule.rows)
+            outer = int(np.prod([extents[a] for a in axes[:-2]], dtype=np.int64))
+            return outer * bands * -(-inner // self.schedule.columns)
         blocks = -(-inner // self.schedule.block)
         return int(np.prod([extents[a] for a in axes[:-1]], dtype=np.int64)) * blocks
 
@@ -216,6 +220,18 @@ def column(
     return Runner(
         kernel, CpuColumn(block, tuple(streaming and b.is_output for b in kernel.buffers)), target
     )
+
+
+def tiled(kernel: Kernel, target: CpuTarget, rows: int, columns: int, short: int = 0) -> Runner:
+    flags = tuple(b.is_output for b in kernel.buffers)
+    return Runner(kernel, CpuTiled(rows, columns, short, flags), target)
+
+
+def turned_column(
+    kernel: Kernel, target: CpuTarget, block: int, rows: int, short: int = 0
+) -> Runner:
+    flags = tuple(b.is_output for b in kernel.buffers)
+    return Runner(kernel, CpuColumn(block, flags, rows, short), target)
 
 
 def to_bfloat16(x: np.ndarray) -> np.ndarray:

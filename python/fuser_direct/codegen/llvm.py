@@ -10,7 +10,8 @@ from fuser_direct.codegen.llvm_column import ColumnEmitter
 from fuser_direct.codegen.llvm_inner_outer import InnerOuterEmitter
 from fuser_direct.codegen.llvm_pointwise import PointwiseEmitter
 from fuser_direct.codegen.llvm_row import RowEmitter
-from fuser_direct.codegen.llvm_tiled import TiledEmitter, needs_tiles
+from fuser_direct.codegen.llvm_tiled import TiledEmitter
+from fuser_direct.codegen.llvm_turned_column import TurnedColumnEmitter
 from fuser_direct.codegen.llvm_types import CpuTarget
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.schedulers.schedule import (
@@ -18,6 +19,7 @@ from fuser_direct.schedulers.schedule import (
     CpuPointwise,
     CpuRow,
     CpuSchedule,
+    CpuTiled,
 )
 
 
@@ -30,10 +32,13 @@ def emit(kernel: Kernel, schedule: CpuSchedule, target: CpuTarget) -> str:
     Raises: UnsupportedError naming an op that has no LLVM builder.
     """
     if isinstance(schedule, CpuPointwise):
-        kind = TiledEmitter if needs_tiles(kernel) else PointwiseEmitter
-        return kind(kernel, schedule, target).text()
+        return PointwiseEmitter(kernel, schedule, target).text()
+    if isinstance(schedule, CpuTiled):
+        return TiledEmitter(kernel, schedule, target).text()
     if isinstance(schedule, CpuRow):
         return RowEmitter(kernel, schedule, target).text()
     if isinstance(schedule, CpuInnerOuter):
         return InnerOuterEmitter(kernel, schedule, target).text()
+    if schedule.rows:
+        return TurnedColumnEmitter(kernel, schedule, target).text()
     return ColumnEmitter(kernel, schedule, target).text()

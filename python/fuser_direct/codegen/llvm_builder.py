@@ -363,6 +363,21 @@ class Builder:
             f"shufflevector {a.typed}, {a.type} {other}, <{len(order)} x i32> <{mask}>",
         )
 
+    def join(self, parts: Sequence[V]) -> V:
+        """Vectors of one length side by side; a power of two of them."""
+        level = list(parts)
+        while len(level) > 1:
+            order = range(2 * level[0].lanes)
+            level = [self.shuffle(level[k], level[k + 1], order) for k in range(0, len(level), 2)]
+        return level[0]
+
+    def cut(self, value: V, lanes: int) -> list[V]:
+        """Pieces of `lanes` lanes."""
+        if value.lanes == lanes:
+            return [value]
+        starts = range(0, value.lanes, lanes)
+        return [self.shuffle(value, None, range(k, k + lanes)) for k in starts]
+
     def insert_pair(self, a: V, b: V) -> V:
         """Two scalars as a vector of two."""
         kind = vector_type(a.elem, 2)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from fuser_direct.codegen.llvm_builder import Builder
+from fuser_direct.codegen.llvm_guard import Guarding, guards
 from fuser_direct.codegen.llvm_math import Math
 from fuser_direct.codegen.llvm_memory import LINE_BYTES
 from fuser_direct.codegen.llvm_types import (
@@ -30,6 +31,7 @@ from fuser_direct.ir.kernel import (
     INDEX,
     LOAD,
     PARAM,
+    REDUCE,
     Buffer,
     Kernel,
     Node,
@@ -66,6 +68,8 @@ class Emitter:
         self.scalars: list[Value] = []
         self.index: dict[int, V] = {}
         self.place: dict[int, V] = {}
+        self.guards = guards(kernel)
+        self.guarding = Guarding(self.b, kernel, self._argument)
         # Whether whole vectors hold bfloat16 neighbours in the order of Memory.load_paired.
         self.paired = False
 
@@ -205,7 +209,7 @@ class Emitter:
     def enter(self, index: dict[int, V]) -> None:
         """Set `index` and `place` for an item."""
         self.index = index
-        axes = {axis: at for axis, at in index.items() if axis != BLOCK}
+        axes = {axis: at for axis, at in index.items() if axis >= 0}
         self.place = {
             k: self.moved(self.args[f"b{k}"], k, axes) for k in range(len(self.kernel.buffers))
         }
@@ -268,17 +272,27 @@ class Emitter:
         if node.op == LOAD:
             k = self._number(node)
             stride = self.stride(k, along) if along >= 0 else 0
-            if self.paired and stride == 1 and count is None and lanes > 1:
-                return self.memory.load_paired(self.place[k], at, lanes)
-            return self.memory.load(node.dtype, self.place[k], at, stride, lanes, count)
+            return self._load_row(node.dtype, self.place[k], at, stride, lanes, count)
         if node.op == INDEX:
             axis = self._number(node)
             index = self.b.add(self.b.iota("i64", lanes), at) if axis == along else self.index[axis]
             return Value(node.dtype, (index,))
+        if n in self.guards and lanes > 1:
+            guard = self.guarding.compared(n, scope, at, lanes, along)
+            if guard is not None:
+                return guard
         args = [self._argument(arg, scope) for arg in node.args]
         if node.op == CAST:
             return self.math.cast(args[0], node.dtype)
         return self.math.apply(node.op, node.dtype, args)
+
+    def _load_row(
+        self, dtype: DataType, place: V, at: V, stride: V | int, lanes: int, count: V | None
+    ) -> Value:
+        """Elements at, at + 1, ... of a row at `place`."""
+        if self.paired and stride == 1 and count is None and lanes > 1:
+            return self.memory.load_paired(place, at, lanes)
+        return self.memory.load(dtype, place, at, stride, lanes, count)
 
     def _load_somewhere(
         self, node: Node, scope: Scope, at: V, count: V | None, lanes: int, along: int
@@ -295,7 +309,7 @@ class Emitter:
             item = INFO[node.dtype].itemsize_bytes
             place, offset = b.gep(f"[{item} x i8]", place, offset), None
             if allowed is None:
-                return self.memory.load(node.dtype, place, at, stride, lanes, count)
+                return self._load_row(node.dtype, place, at, stride, lanes, count)
         if offset is None and allowed is not None and stride == 1:
             return self.memory.load_where(node.dtype, place, at, lanes, count, allowed)
         places = b.mul(b.add(b.iota("i64", lanes), at), stride)
@@ -371,15 +385,28 @@ class Emitter:
             node = self.kernel.nodes[n]
             if node.op == INDEX and node.attr == self.inner:
                 return False
-            if node.op == GATHER or (node.op == LOAD and node.args):
+            if node.op == LOAD and node.args:
                 return False
-            if node.op == LOAD:
+            if node.op == GATHER and (len(node.args) > 1 or self._varies(node.args[0])):
+                return False
+            if node.op in (LOAD, GATHER):
                 moved.append(self._number(node))
         # Asked before the arguments are loaded, so by the kernel's own strides.
         buffers = [self.kernel.buffers[k] for k in moved]
         strides = {(b.strides[self.inner] if self.inner >= 0 else 0, b.dtype) for b in buffers}
         along = {(stride, dtype) for stride, dtype in strides if stride != 0}
         return along == {(1, DataType.BFloat16)}
+
+    def _varies(self, n: int) -> bool:
+        """Whether node `n` may differ along the vector axis."""
+        node = self.kernel.nodes[n]
+        if node.op == REDUCE:
+            return self.kernel.axes[self.inner] != "r"
+        if node.op == INDEX:
+            return node.number == self.inner
+        if node.op in (LOAD, GATHER) and self.kernel.buffers[node.number].strides[self.inner] != 0:
+            return True
+        return any(self._varies(arg) for arg in node.args)
 
     # Walks along the vector axis
 
@@ -542,10 +569,14 @@ class Emitter:
         """A flat list of accumulator registers, cut in one list a node."""
         result, at = [], 0
         for n in nodes:
-            width = 2 if is_complex(self.kernel.nodes[n].dtype) else 1
+            width = self.width(n)
             result.append(list(parts[at : at + width]))
             at += width
         return result
+
+    def width(self, n: int) -> int:
+        """Registers of the accumulator of REDUCE node `n`."""
+        return 2 if is_complex(self.kernel.nodes[n].dtype) else 1
 
     def finished(self, dtype: DataType, parts: Sequence[V]) -> Value:
         """A reduction's result as a node value; narrower types are rounded."""

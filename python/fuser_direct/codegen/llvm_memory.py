@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fuser_direct.codegen import llvm_avx512
 from fuser_direct.codegen.llvm_builder import Builder
 from fuser_direct.codegen.llvm_fp8 import narrowed, widen
 from fuser_direct.codegen.llvm_types import BITS, V, Value, constant, storage, suffix
@@ -326,9 +327,15 @@ class Memory:
             packed = self._float_to_half(x)
             return Value(dtype, (self._half_to_float(packed),), packed=packed)
         bits = b.bits(x)
-        odd = b.and_(b.lshr(bits, 16), 1)
-        rounded = b.add(b.add(bits, 0x7FFF), odd)
-        rounded = b.select(b.fcmp("uno", x, x), b.or_(bits, 0x400000), rounded)
+        if llvm_avx512.applies(b, x):
+            is_odd = b.icmp("ne", b.and_(bits, 0x10000), 0)
+            rounded = b.add(bits, 0x7FFF)
+            rounded = b.select(is_odd, b.add(rounded, 1), rounded)
+            rounded = b.bits(llvm_avx512.keep_nan(b, b.from_bits(rounded), x))
+        else:
+            odd = b.and_(b.lshr(bits, 16), 1)
+            rounded = b.add(b.add(bits, 0x7FFF), odd)
+            rounded = b.select(b.fcmp("uno", x, x), b.or_(bits, 0x400000), rounded)
         packed = b.convert("trunc", b.lshr(rounded, 16), "i16")
         return Value(dtype, (b.from_bits(b.and_(rounded, -65536)),), packed=packed)
 

@@ -1,4 +1,6 @@
-"""Pointwise kernels with a transposed operand: work in tiles, which are turned in registers."""
+"""Pointwise kernels with operands that are strided along the lanes: work in tiles, which are turned
+in registers.
+"""
 
 from __future__ import annotations
 
@@ -6,145 +8,93 @@ from collections.abc import Sequence
 
 from fuser_direct.codegen.llvm_memory import LINE_BYTES
 from fuser_direct.codegen.llvm_pointwise import PointwiseEmitter
-from fuser_direct.codegen.llvm_types import CpuTarget, V, constant
-from fuser_direct.dtypes import INFO
-from fuser_direct.ir.kernel import DYNAMIC, GATHER, LOAD, Kernel
-from fuser_direct.schedulers.schedule import CpuPointwise
+from fuser_direct.codegen.llvm_turn import Tile, Turn, turned_buffers
+from fuser_direct.codegen.llvm_types import BITS, V, constant
+from fuser_direct.codegen.processor import CpuTarget
+from fuser_direct.ir.kernel import Kernel, Store
+from fuser_direct.schedulers.schedule import CpuPointwise, CpuTiled
 
-# Elements of the innermost axis that a tile spans; a multiple of every block that is turned.
-STRIP = 128
-# Whole elements as integers, by size in bytes; others are gathered one by one.
-TURNED = {2: "i16", 4: "i32", 8: "i64"}
+# Stands for the number of the block along the tile's rows among the axes of a work item.
+BAND = -2
+# Rows of an array from this size on are padded: by a line, so that a column of lines spreads over
+# the sets of the first-level cache.
+_PADDED_FROM_BYTES = 512
 
 
-def needs_tiles(kernel: Kernel) -> bool:
-    """Whether a buffer's neighbours along the innermost axis lie apart, while an outer axis may run
-    along its cache lines.
-    """
-    return len(kernel.axes) > 1 and any(b.strides[-1] == DYNAMIC for b in kernel.buffers)
+def padded(columns: int, elem: str) -> int:
+    """Elements from row to row of a stack array with so many columns."""
+    item = BITS[elem] // 8
+    return columns + (LINE_BYTES // item if columns * item >= _PADDED_FROM_BYTES else 0)
 
 
 class TiledEmitter(PointwiseEmitter):
-    """The items of a call in another order: bands of as many rows as a cache line has elements,
-    each band strip by strip. Inputs that are strided along the innermost axis are first copied, a
-    whole line at a time, into a stack array [rows, STRIP], from which the rows read neighbours.
+    """An item is a tile. Inputs that are strided along the innermost axis are first turned into
+    stack arrays, and such outputs are computed into one and turned back at the end, so that the
+    walk along a row of the tile finds neighbours everywhere.
     """
 
-    def __init__(self, kernel: Kernel, schedule: CpuPointwise, target: CpuTarget) -> None:
-        super().__init__(kernel, schedule, target)
-        strided = [k for k, b in enumerate(kernel.buffers) if b.strides[-1] == DYNAMIC]
-        sizes = {k: INFO[kernel.buffers[k].dtype].itemsize_bytes for k in strided}
-        self.rows = LINE_BYTES // min(sizes.values())
-        readers = [node for node in kernel.nodes if node.op in (LOAD, GATHER)]
-        loaded = {node.attr for node in readers if node.op == LOAD and not node.args}
-        # What a computed or conditional load names is not to be read beforehand.
-        loaded -= {node.attr for node in readers if node.op == GATHER or node.args}
-        self.turned = {k: TURNED[n] for k, n in sizes.items() if k in loaded and n in TURNED}
+    def __init__(self, kernel: Kernel, schedule: CpuTiled, target: CpuTarget) -> None:
+        flat = CpuPointwise(schedule.columns, schedule.streaming)
+        super().__init__(kernel, flat, target)
+        self.rows, self.columns = schedule.rows, schedule.columns
+        self.across = len(kernel.axes) - 2
+        self.turned = turned_buffers(kernel, self.across)
+        self.pitch = {k: padded(self.columns, elem) for k, elem in self.turned.items()}
+        self.turns = {
+            k: Turn(self.b, elem, self.pitch[k], schedule.short, self.rows)
+            for k, elem in self.turned.items()
+        }
 
     def stride(self, buffer: int, axis: int) -> V | int:
         if axis == self.inner and buffer in self.turned:
             return 1
         return super().stride(buffer, axis)
 
-    def work(self, begin: V, end: V) -> None:
+    def streamed(self, stores: Sequence[Store]) -> list[int]:
+        return [k for k in super().streamed(stores) if k not in self.turned]
+
+    def outer_extents(self) -> list[tuple[int, V]]:
         b = self.b
-        blocks = self.outer_extents()[-1][1]
-        last = b.sub(end, 1)
-        first_row, last_row = b.binary("udiv", begin, blocks), b.binary("udiv", last, blocks)
-        # The first row may start and the last one end in the middle.
-        start = b.mul(b.sub(begin, b.mul(first_row, blocks)), self.block)
-        stop = b.mul(b.add(b.sub(last, b.mul(last_row, blocks)), 1), self.block)
-        arrays = {k: b.alloca(elem, self.rows * STRIP) for k, elem in self.turned.items()}
+        *outer, (_, across), blocks = self.blocked_extents(self.columns)
+        bands = b.binary("udiv", b.add(across, self.rows - 1), constant(self.rows, "i64"))
+        return [*outer, (BAND, bands), blocks]
 
-        def tile(first: V, low: V) -> None:
-            high = b.intrinsic("smin", b.add(low, STRIP), self.extent(self.inner))
-            rows = b.intrinsic("smin", b.sub(b.add(last_row, 1), first), self.rows)
-            for k, array in arrays.items():
-                self._fill(k, array, first, rows, low, high)
-
-            def row(u: V) -> None:
-                p = b.add(first, u)
-                self._enter_row(p)
-                for k, array in arrays.items():
-                    self.place[k] = b.gep(self.turned[k], array, b.sub(b.mul(u, STRIP), low))
-                is_first, is_last = b.icmp("eq", p, first_row), b.icmp("eq", p, last_row)
-                self.run(
-                    b.select(is_first, b.intrinsic("smax", low, start), low),
-                    b.select(is_last, b.intrinsic("smin", high, stop), high),
-                )
-
-            b.count_up("row", 0, rows, row)
-
-        def band(first: V) -> None:
-            b.count_up("strip", 0, self.extent(self.inner), lambda low: tile(first, low), STRIP)
-
-        b.count_up("band", first_row, b.add(last_row, 1), band, self.rows)
-
-    def _enter_row(self, p: V) -> list[V]:
-        """Set `index` and `place` for row `p`; returns its indices."""
-        outer = self.outer_extents()[:-1]
-        indices = self.split_number(p, [extent for _, extent in outer])
-        self.enter({axis: at for (axis, _), at in zip(outer, indices, strict=True)})
-        return indices
-
-    def _fill(self, k: int, array: V, first: V, rows: V, low: V, high: V) -> None:
-        """Copy elements [low, high) of `rows` rows of buffer `k` into the array."""
-        b, elem = self.b, self.turned[k]
-        step = super().stride(k, self.inner)
-        assert isinstance(step, V)
-        indices = self._enter_row(first)
-        axis = self.outer_extents()[-2][0]
-        along = super().stride(k, axis)
-        # Whole lines: the band has all its rows, and they are neighbours in memory.
-        whole = b.icmp("eq", rows, self.rows)
-        inside = b.icmp("sle", b.add(indices[-1], self.rows), self.extent(axis))
-        lines = b.and_(b.icmp("eq", b.like(along, step), 1), b.and_(whole, inside))
-        place = self.place[k]
-        done = b.either(
-            lines, lambda: [self._turn_blocks(elem, place, step, array, low, high)], lambda: [low]
-        )[0]
+    def item(self) -> None:
+        b, across = self.b, self.across
+        low, high = self.block_range(self.columns)
+        first = b.mul(self.index[BAND], self.rows)
+        count = b.intrinsic("smin", b.sub(self.extent(across), first), self.rows)
+        home = self.place
+        tiles = {k: self._tile(k, first, count, low, high) for k in self.turned}
+        arrays = {k: b.alloca(elem, self.rows * self.pitch[k]) for k, elem in self.turned.items()}
+        for k, array in arrays.items():
+            if not self.kernel.buffers[k].is_output:
+                self.turns[k].fill(array, tiles[k])
 
         def row(u: V) -> None:
-            self._enter_row(b.add(first, u))
-            source = self.place[k]
-            target = b.gep(elem, array, b.sub(b.mul(u, STRIP), low))
+            p = b.add(first, u)
+            self.index[across] = p
+            self.place = {k: self.moved(place, k, {across: p}) for k, place in home.items()}
+            for k, array in arrays.items():
+                shift = b.sub(b.mul(u, self.pitch[k]), low)
+                self.place[k] = b.gep(self.turned[k], array, shift)
+            self.run(low, high)
 
-            def one(c: V) -> None:
-                value = b.load(elem, 1, b.gep(elem, source, b.mul(c, step)))
-                b.store(value, b.gep(elem, target, c))
+        b.count_up("row", 0, count, row)
+        for k, array in arrays.items():
+            if self.kernel.buffers[k].is_output:
+                spare = None
+                if self.streaming[k]:
+                    spare = b.alloca(self.turned[k], self.rows * self.columns)
+                self.turns[k].drain(array, tiles[k], spare)
+        self.place = home
 
-            b.count_up("column", done, high, one)
-
-        b.count_up("line", 0, rows, row)
-
-    def _turn_blocks(self, elem: str, place: V, step: V, array: V, low: V, high: V) -> V:
-        """Fill the array from whole lines, in square blocks; returns the first element left."""
+    def _tile(self, k: int, first: V, count: V, low: V, high: V) -> Tile:
+        """This item's tile of buffer `k`."""
         b = self.b
-        size = LINE_BYTES * 8 // int(elem[1:])
-
-        def block(values: Sequence[V]) -> Sequence[V]:
-            c = values[0]
-            for u in range(0, self.rows, size):
-                lines = []
-                for j in range(size):
-                    line = b.gep(elem, place, b.add(b.mul(b.add(c, j), step), u))
-                    lines.append(b.load(elem, size, line))
-                for j, turned in enumerate(self._transposed(lines)):
-                    target = b.gep(elem, array, b.add(b.sub(c, low), (u + j) * STRIP))
-                    b.store(turned, target)
-            return [b.add(c, size)]
-
-        last = b.sub(high, constant(size, "i64"))
-        return b.loop("block", [low], lambda v: b.icmp("sle", v[0], last), block)[0]
-
-    def _transposed(self, rows: list[V]) -> list[V]:
-        """The columns of a square block: each round interleaves the first half with the second,
-        which turns the bits of an element's position by one.
-        """
-        b, n = self.b, len(rows)
-        low = [k // 2 + (k % 2) * n for k in range(n)]
-        high = [k + n // 2 for k in low]
-        for _ in range(n.bit_length() - 1):
-            pairs = zip(rows[: n // 2], rows[n // 2 :], strict=True)
-            rows = [b.shuffle(x, y, order) for x, y in pairs for order in (low, high)]
-        return rows
+        along, step = super().stride(k, self.across), super().stride(k, self.inner)
+        assert isinstance(along, V)
+        assert isinstance(step, V)
+        offset = b.add(b.mul(first, along), b.mul(low, step))
+        place = b.gep(self.turned[k], self.place[k], offset)
+        return Tile(place, along, step, count, b.sub(high, low))

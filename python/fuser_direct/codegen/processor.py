@@ -45,3 +45,10 @@ class CpuTarget:
     def has_masks(self) -> bool:
         """Whether masked loads and stores of every element size are instructions."""
         return self.vector_bits == 512 and self.has("avx512bw") and self.has("avx512vl")
+
+    @property
+    def has_float_fixes(self) -> bool:
+        """Whether AVX-512's instructions that mend special floats and order signed zeros are here
+        (VFIXUPIMMPS, VRANGEPS).
+        """
+        return self.has_masks and self.has("avx512f") and self.has("avx512dq")

@@ -120,13 +120,13 @@ def assumed_cuda_text(fusion: Fusion, args: Sequence[AssumedArg]) -> list[str]:
     from fuser_direct.codegen import cuda
     from fuser_direct.compiler.build_cuda import DEFAULT_OPTIONS
     from fuser_direct.compiler.manual_nest import is_scheduled
-    from fuser_direct.schedulers.schedule import CpuColumn, CpuInnerOuter, CpuPointwise, CpuRow
+    from fuser_direct.schedulers.schedule import CpuSchedule
 
     compiler = FusionCompiler(fusion, is_scheduled(fusion))
     target = CudaTarget(_ASSUMED_GPU, DEFAULT_OPTIONS)
     assembler = compiler.assembler(PreviewAssembler, args, None, target=target)
     texts = []
     for item in (item for step in assembler.planned() for item in step.kernels):
-        assert not isinstance(item.schedule, (CpuPointwise, CpuRow, CpuInnerOuter, CpuColumn))
+        assert not isinstance(item.schedule, CpuSchedule)
         texts.append(cuda.emit(item.lowered.kernel, item.schedule))
     return texts

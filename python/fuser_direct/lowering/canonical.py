@@ -97,7 +97,7 @@ def _kernel(
     nodes: tuple[Node, ...],
 ) -> Lowered:
     buffers = tuple(
-        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
+        Buffer(a.operand.dtype, stride_classes(a.strides), a.operand.is_output) for a in arguments
     )
     kernel = stage(name, kinds, buffers, tuple(graph.scalar_dtypes), nodes, graph.stores)
     return Lowered(kernel, sizes, arguments, tuple(graph.scalars))
@@ -192,7 +192,8 @@ def _with_axis(
     return (*kinds, kind), (*sizes, 1), widened
 
 
-def _stride_classes(strides: tuple[int, ...]) -> tuple[int, ...]:
+def stride_classes(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides as a `Buffer` has them: what a kernel is built for."""
     last = len(strides) - 1
     return tuple(s if s == 0 or (s == 1 and a == last) else DYNAMIC for a, s in enumerate(strides))
 
@@ -453,7 +454,7 @@ def assemble(
     scalars = sorted({n.number for n in nodes if n.op == PARAM})
     nodes = [replace(n, attr=scalars.index(n.number)) if n.op == PARAM else n for n in nodes]
     buffers = tuple(
-        Buffer(a.operand.dtype, _stride_classes(a.strides), a.operand.is_output) for a in arguments
+        Buffer(a.operand.dtype, stride_classes(a.strides), a.operand.is_output) for a in arguments
     )
     dtypes = tuple(lowered.kernel.scalars[c] for c in scalars)
     kernel = stage(name, axes, buffers, dtypes, tuple(nodes), stores, outers)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser_direct.ir.kernel import LOAD, REDUCE, AxisKind, Node
+from fuser_direct.enums import DataType
+from fuser_direct.ir.kernel import CONST, LOAD, PARAM, REDUCE, AxisKind, Kernel, Node
 from fuser_direct.lowering.canonical import (
     Argument,
     Lowered,
@@ -20,12 +21,13 @@ from fuser_direct.lowering.canonical import (
 from fuser_direct.lowering.graph import Operand
 
 
-def cut_stages(lowered: Lowered) -> tuple[Lowered, ...]:
+def cut_stages(lowered: Lowered, with_results: bool = False) -> tuple[Lowered, ...]:
     """One kernel for each stage of `lowered`, in order; they do what it does.
 
     Results of a stage's reductions lie in workspaces over the iteration axes, in their own dtype:
     operands whose tensor is None, numbered from 0. A stage that only stores becomes a kernel
-    without reduction axes.
+    without reduction axes. with_results: what is computed from the reductions once a row, and used
+    by later stages, goes there too, instead of being computed again at each of their points.
     """
     kernel = lowered.kernel
     rows = kernel.iteration_axes
@@ -41,7 +43,8 @@ def cut_stages(lowered: Lowered) -> tuple[Lowered, ...]:
             arguments.append(replace(workspace, operand=operand))
             nodes[n] = Node(LOAD, (), nodes[n].dtype, len(arguments) - 1)
         stores = [(s.buffer, s.node) for s in (*stage.stores, *stage.row_stores)]
-        for n in stage.reduces:
+        results = _results(kernel, number) if with_results else []
+        for n in (*stage.reduces, *results):
             operand = Operand(None, nodes[n].dtype, (), True, workspace=len(known))
             known[n] = Argument(operand, strides)
             arguments.append(known[n])
@@ -49,6 +52,22 @@ def cut_stages(lowered: Lowered) -> tuple[Lowered, ...]:
         if stores:
             parts.append(_part(lowered, f"{kernel.name}_{number}", arguments, nodes, stores))
     return tuple(parts)
+
+
+def _results(kernel: Kernel, number: int) -> list[int]:
+    """Float nodes that follow the reductions of stage `number` and that later stages use."""
+    used: set[int] = set()
+    for stage in kernel.stages[number + 1 :]:
+        used.update(s.node for s in (*stage.stores, *stage.row_stores))
+        for n in (*stage.loop, *stage.reduces, *stage.after):
+            used.update(kernel.nodes[n].args)
+    return [
+        n
+        for n in kernel.stages[number].after
+        if n in used
+        and kernel.nodes[n].dtype in (DataType.Float, DataType.Double)
+        and kernel.nodes[n].op not in (CONST, PARAM)
+    ]
 
 
 def _part(

@@ -46,14 +46,16 @@ def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ..
     """The kernel itself; or the kernels of its stages; each of them cut in two if its reduction is
     worth spreading over more blocks.
     """
-    if isinstance(device, CpuDevice):
-        chunk = cpu.split_chunk(lowered)
-        return split(lowered, chunk) if chunk else (lowered,)
     found: list[Lowered] = []
-    stages = cut_stages(lowered) if _leaves_idle(lowered, device) else (lowered,)
-    workspaces = sum(len(stage.reduces) for stage in lowered.kernel.stages)
+    stages: tuple[Lowered, ...] = (lowered,)
+    if _leaves_idle(lowered, device):
+        stages = cut_stages(lowered, with_results=isinstance(device, CpuDevice))
+    workspaces = sum(len(stage.reduces) + len(stage.after) for stage in lowered.kernel.stages)
     for part in stages:
-        chunk = cuda_reduction.split_chunk(part, device)
+        if isinstance(device, CpuDevice):
+            chunk = cpu.split_chunk(part)
+        else:
+            chunk = cuda_reduction.split_chunk(part, device)
         found += split(part, chunk, workspaces) if chunk else (part,)
         workspaces += len(part.kernel.stages[0].reduces)
     return tuple(found)
@@ -87,13 +89,15 @@ def together(
     return made, finishing(last)
 
 
-def _leaves_idle(lowered: Lowered, device: CudaDevice) -> bool:
-    """Whether a kernel of several stages has too few rows to fill the SMs, and rows too long to be
-    held on chip.
+def _leaves_idle(lowered: Lowered, device: CpuDevice | CudaDevice) -> bool:
+    """Whether a kernel of several stages has too few rows to fill the machine, and rows too long to
+    be held on chip.
     """
     kernel = lowered.kernel
     if len(kernel.stages) < 2 or not kernel.reduction_axes or lowered.rows == 0:
         return False
+    if isinstance(device, CpuDevice):
+        return cpu.leaves_idle(lowered)
     made = schedule(lowered, device, LaunchConstraints(), ())
     assert isinstance(made.launch, CudaLaunch)
     blocks = made.launch.grid[0]

@@ -11,12 +11,14 @@ from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.cpu_order import in_order_of_loads
+from fuser_direct.schedulers.cpu_turned import turn
 from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
 
 # Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after
-# idling.
-_GRAIN_BYTES = 1 << 20
+# idling; this many take about 10 us from the caches.
+_GRAIN_BYTES = 384 << 10
 # An expensive op on one element costs about as much as moving this many bytes.
 _HEAVY_BYTES = 8
 # Outputs of this size and more bypass the caches (measured 1.3 to 2 times faster; below, the reader
@@ -28,6 +30,9 @@ _COLUMN_BLOCK = 512
 # Parts of a split reduction: elements of a row, rows of a column.
 _ROW_CHUNK = 16384
 _COLUMN_CHUNK = 256
+# Kernels of several stages with fewer items, and so many bytes, are cut into one a stage.
+_FEW_ITEMS = 16
+_CUT_FROM_BYTES = 4 << 20
 
 
 def refuse_constraints(constraints: LaunchConstraints) -> None:
@@ -46,7 +51,12 @@ def schedule(lowered: Lowered, device: CpuDevice, is_final: tuple[bool, ...]) ->
     kernel = lowered.kernel
     streaming = streams(lowered, is_final)
     inner = lowered.extents[-1]
+    turned = turn(lowered, streaming)
+    if turned is not None:
+        reason = f"tiles of {turned.rows} by {turned.columns} turned in registers"
+        return scheduled(turned.lowered, turned.kind, turned.schedule, turned.items, reason)
     if not kernel.reduction_axes:
+        lowered = in_order_of_loads(lowered)
         block = _POINTWISE_BLOCK
         items = ceil_div(inner, block) * _outer(lowered)
         return scheduled(
@@ -98,6 +108,18 @@ def scheduled(
     cost = lowered.moved_bytes + heavy_ops(lowered) * points * _HEAVY_BYTES
     grain = max(ceil_div(_GRAIN_BYTES * items, max(cost, 1)), 1)
     return Scheduled(lowered, kind, schedule, CpuLaunch(items, grain), reason)
+
+
+def leaves_idle(lowered: Lowered) -> bool:
+    """Whether a kernel of several stages has few work items for the memory that it moves, so that
+    one kernel a stage, each spread over many, is better even at more passes.
+    """
+    if lowered.moved_bytes < _CUT_FROM_BYTES:
+        return False
+    if lowered.kernel.axes[-1] == "r":
+        return lowered.rows < _FEW_ITEMS and lowered.reduced_elems >= 4 * _ROW_CHUNK
+    items = ceil_div(lowered.extents[-1], _COLUMN_BLOCK) * _outer(lowered)
+    return items < _FEW_ITEMS and lowered.reduced_elems >= 4 * _COLUMN_CHUNK
 
 
 def split_chunk(lowered: Lowered) -> int:

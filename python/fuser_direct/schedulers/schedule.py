@@ -238,6 +238,9 @@ class CudaNest:
 
 CudaSchedule = CudaPointwise | CudaRow | CudaInnerOuter | CudaColumn | CudaTranspose | CudaNest
 
+# Row lengths of turned reductions are rounded up to multiples of this, to share kernels.
+ROUNDED_TO = 16
+
 
 @dataclass(frozen=True, slots=True)
 class CpuPointwise:
@@ -249,6 +252,23 @@ class CpuPointwise:
     """
 
     block: int
+    streaming: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTiled:
+    """No reduction; some buffers are strided along the innermost axis, and are turned by tiles. A
+    work item is a tile of `rows` points of the axis before the innermost by `columns` points of
+    the innermost, at one point of the other axes: item w is block w % nb of band w / nb % bands of
+    outer point w / nb / bands.
+
+    short: the extent of the axis before the innermost where it is so small that it is compiled in
+    (rows is then as many), else 0. streaming: as in `CpuPointwise`. columns is a multiple of 64.
+    """
+
+    rows: int
+    columns: int
+    short: int
     streaming: tuple[bool, ...]
 
 
@@ -276,10 +296,17 @@ class CpuColumn:
     """Innermost axis is `i`. A work item is `block` neighbouring columns of the innermost axis at
     one point of the other iteration axes (s included): item w is block w % nb of outer point w /
     nb, with nb = ceil(innermost extent / block).
+
+    rows: if not 0, the reduction has one axis, of at most `rows` points, next to the innermost
+    (unless `short`, `rows` is a multiple of ROUNDED_TO, the least that suffices);
+    buffers that are strided along the innermost axis are turned by tiles [rows, block]. short: the
+    exact extent of that axis where it is so small that it is compiled in, else 0.
     """
 
     block: int
     streaming: tuple[bool, ...]
+    rows: int = 0
+    short: int = 0
 
 
-CpuSchedule = CpuPointwise | CpuRow | CpuInnerOuter | CpuColumn
+CpuSchedule = CpuPointwise | CpuTiled | CpuRow | CpuInnerOuter | CpuColumn
