@@ -68,8 +68,8 @@ class FusionCompiler:
 
     @functools.cached_property
     def planned(self) -> Fusion:
-        """The fusion that is planned: as it was defined, or an equal one that makes fewer kernels. A
-        schedule of the user's is one of the tensors that he defined.
+        """The fusion that is planned: as it was defined, or an equal one that makes fewer kernels.
+        A manual schedule is one of the tensors that were defined.
         """
         from fuser_direct.compiler.sink_reshape import sink_reshapes
 
