@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch.nn import functional
+
 from fuser_direct import DataType
 from tests.support import Case, Maker
 
@@ -80,5 +83,37 @@ SINGLE = [
         lambda fd, x, i: fd.ops.neg(fd.ops.take_along_axis(x, i, 1)),
     ),
 ]
+
+
+def _group_norm(shape: tuple[int, ...], groups: int, inner: tuple[int, ...]) -> Case:
+    """Channels [n, c, h, w] normalised in groups that are reshaped to `inner` each; then scaled and
+    shifted by channel, and added to another tensor.
+    """
+    n, c, _, _ = shape
+
+    def inputs(m: Maker) -> Sequence[Any]:
+        return [m.normal(shape), m.positive((c,)), m.normal((c,)), m.normal(shape)]
+
+    def math(fd: Any, x: Any, weight: Any, bias: Any, rest: Any) -> Any:
+        grouped = fd.ops.reshape(x, [n, groups, *inner])
+        dims = list(range(2, 2 + len(inner)))
+        var, mean = fd.ops.var_mean(grouped, dims, correction=0, keepdim=True)
+        scale = fd.ops.rsqrt(fd.ops.add(var, 1e-5))
+        normal = fd.ops.reshape(fd.ops.mul(fd.ops.sub(grouped, mean), scale), list(shape))
+        weight, bias = (fd.ops.broadcast(v, [True, False, True, True]) for v in (weight, bias))
+        return fd.ops.relu(fd.ops.add(fd.ops.add(fd.ops.mul(normal, weight), bias), rest))
+
+    def eager(x: Any, weight: Any, bias: Any, rest: Any) -> Any:
+        return torch.relu(functional.group_norm(x, groups, weight, bias, 1e-5) + rest)
+
+    return Case(f"group-norm-by-{'x'.join(map(str, inner))}", inputs, math, eager)
+
+
+GROUP_NORMS = [
+    _group_norm((2, 12, 4, 8), 4, (3, 4, 8)),
+    _group_norm((2, 12, 4, 8), 4, (96,)),
+    _group_norm((3, 6, 3, 5), 2, (45,)),
+    _group_norm((2, 8, 4, 6), 8, (24,)),
+]
 CAT_AND_IOTA = Case("cat-and-iota", _normal((3, 16), (3, 16), dtype=FLOAT), _cat_and_iota)
-GATHER_CASES = [*WHOLE, *SINGLE, CAT_AND_IOTA]
+GATHER_CASES = [*WHOLE, *SINGLE, CAT_AND_IOTA, *GROUP_NORMS]

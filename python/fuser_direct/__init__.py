@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from fuser_direct._ext import CompileParams, KernelExecutor, LaunchParams
     from fuser_direct.alias import install_as_nvfuser_direct
     from fuser_direct.artifact import Artifact, compile, load
+    from fuser_direct.compiler.explain import explain
     from fuser_direct.dtensors import execute_with_dtensors
     from fuser_direct.executor import FusionExecutorCache, counters
     from fuser_direct.ir.translate import translate_fusion
@@ -127,6 +128,7 @@ _LAZY = {
     "validate_with_auto_inferred_outputs": "fuser_direct.validation",
     "TensorSpec": "fuser_direct.specs",
     "compile": "fuser_direct.artifact",
+    "explain": "fuser_direct.compiler.explain",
     "load": "fuser_direct.artifact",
 }
 _SUBMODULES = frozenset(
@@ -207,6 +209,7 @@ __all__ = [
     "define_tensor",
     "errors",
     "execute_with_dtensors",
+    "explain",
     "get_fusion_profile",
     "get_val_tolerances",
     "idm",

@@ -1,5 +1,5 @@
-"""`python -m fuser_direct`: a bug report's facts, a demonstration, ahead-of-time compilation, the
-kernel cache.
+"""`python -m fuser_direct`: a bug report's facts, a demonstration, ahead-of-time compilation,
+explanations, the kernel cache.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fuser_direct.cli import cache, compile, demo, info
+from fuser_direct.cli import cache, compile, demo, explain, info
 from fuser_direct.errors import FuserError
 from fuser_direct.version import __version__
 
@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     info.add_command(commands)
     demo.add_command(commands)
     compile.add_command(commands)
+    explain.add_command(commands)
     cache.add_command(commands)
     return top
 

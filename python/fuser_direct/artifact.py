@@ -155,13 +155,13 @@ def compile(
     """
     # A copy by way of data: the caller's fusion stays the caller's, and what can't be stored is
     # refused now.
-    fusion = graph_data.from_data(graph_data.to_data(_fusion_of(definition)))
+    fusion = graph_data.from_data(graph_data.to_data(fusion_of(definition)))
     if not targets or isinstance(targets, str):
         raise InputError(
             f"compile: targets must be a list such as ['sm_90a', 'cpu'], got {targets!r}"
         )
     calls = _calls_of(inputs)
-    made = [_target(name) for name in dict.fromkeys(targets)]
+    made = [target_of(name) for name in dict.fromkeys(targets)]
     jobs = [
         (target, item)
         for target in made
@@ -228,7 +228,8 @@ def from_bytes(data: bytes, name: str = "artifact") -> Artifact:
 # --- parts of `compile` ---
 
 
-def _fusion_of(definition: Any) -> Fusion:
+def fusion_of(definition: Any) -> Fusion:
+    """The fusion of a FusionDefinition, or the Fusion itself."""
     fusion = definition if isinstance(definition, Fusion) else getattr(definition, "fusion", None)
     if not isinstance(fusion, Fusion):
         if hasattr(definition, "fusion"):
@@ -248,7 +249,8 @@ def _calls_of(inputs: Sequence[Any]) -> list[list[Spec]]:
     return [[spec_of(value, i) for i, value in enumerate(call)] for call in calls]
 
 
-def _target(name: str) -> Target:
+def target_of(name: str) -> CpuTarget | CudaTarget:
+    """The described machine behind a target's name."""
     if devices.is_cpu(name):
         return CpuTarget(devices.cpu(name))
     from fuser_direct.compiler.build_cuda import CudaOptions

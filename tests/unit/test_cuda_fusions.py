@@ -16,6 +16,7 @@ from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.segment import plan
 from fuser_direct.compiler.shape_scalars import shape_scalars
+from fuser_direct.compiler.sink_reshape import sink_reshapes
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.lowering.canonical import Lowered, lower
@@ -124,7 +125,8 @@ def check_fusion(case: Case) -> list[Scheduled]:
     made = case.inputs(Maker("cpu"))
     fusion, inputs = define(case, made).fusion, arguments(made)
     assert fusion is not None
-    planned = plan(fusion)
+    planned = plan(sink_reshapes(fusion))
+    fusion = planned.fusion
     described = [_describe(value) for value in inputs]
     scalars = HostScalars(fusion, described, shape_scalars(fusion))
     binding = Binding(planned, described, (1, 0), scalars)

@@ -2,13 +2,15 @@
 
 An output follows its own declared order, or that of the input it is written into, or else that of
 the inputs it depends on: those with the most dimensions that aren't broadcast, if they agree
-(pointwise on channels-last gives channels-last); dimensions that they don't have go outermost.
+(pointwise on channels-last gives channels-last); dimensions that they don't have go outermost. A
+tensor that is returned under another shape, and has dimensions of its own, follows that shape.
 """
 
 from __future__ import annotations
 
 from fuser_direct.compiler.arguments import allocation_order
 from fuser_direct.compiler.segment import Plan
+from fuser_direct.compiler.sink_reshape import merged_dims
 from fuser_direct.ir.fusion import TensorView
 
 
@@ -52,6 +54,29 @@ def _dependencies(plan: Plan) -> dict[TensorView, int]:
 
 
 def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
+    shown = _shown_as(plan, tv, mask)
+    if shown is None:
+        return _as_sources(plan, tv, mask)
+    # Its dimensions lie as those of the output, each in the place of what it was merged into.
+    groups = merged_dims(shown, tv)
+    if groups is None:
+        return list(range(tv.ndim))
+    return [d for dim in _as_sources(plan, shown, mask) for d in groups[dim]]
+
+
+def _shown_as(plan: Plan, tv: TensorView, mask: int) -> TensorView | None:
+    """The output that is a reshape of `tv`, if `tv` has an axis that an input it follows lacks."""
+    if all(plan.axes.walked(tv) <= plan.axes.walked(v) for v in _sources(plan, mask)):
+        return None
+    for output, base in plan.views.items():
+        source = output.definition()
+        if base is tv and source is not None and source.op == "reshape" and source.ins[0] is tv:
+            return output
+    return None
+
+
+def _sources(plan: Plan, mask: int) -> list[TensorView]:
+    """The inputs of a mask that have the most dimensions that aren't broadcast."""
     sources = [
         val
         for position, val in enumerate(plan.fusion.inputs())
@@ -59,9 +84,11 @@ def _inferred(plan: Plan, tv: TensorView, mask: int) -> list[int]:
     ]
     ranks = [sum(axis is not None for axis in plan.axes.of(val)) for val in sources]
     best = max(ranks, default=0)
-    orders = [
-        _order_like(plan, tv, val) for val, rank in zip(sources, ranks, strict=True) if rank == best
-    ]
+    return [val for val, rank in zip(sources, ranks, strict=True) if rank == best]
+
+
+def _as_sources(plan: Plan, tv: TensorView, mask: int) -> list[int]:
+    orders = [_order_like(plan, tv, val) for val in _sources(plan, mask)]
     if orders and all(order == orders[0] for order in orders):
         return orders[0]
     return list(range(tv.ndim))

@@ -66,6 +66,15 @@ class FusionCompiler:
         self._lookups = 0
         self._plans: dict[frozenset[IterDomain], tuple[Plan, Orders]] = {}
 
+    @functools.cached_property
+    def planned(self) -> Fusion:
+        """The fusion that is planned: as it was defined, or an equal one that makes fewer kernels.
+        A manual schedule is one of the tensors that were defined.
+        """
+        from fuser_direct.compiler.sink_reshape import sink_reshapes
+
+        return self.fusion if self.is_manual else sink_reshapes(self.fusion)
+
     def plan_for(self, units: frozenset[IterDomain] = frozenset()) -> tuple[Plan, Orders]:
         """The plan, and the memory order of what it stores, for calls in which the symbolic axes
         `units` have extent 1."""
@@ -76,7 +85,7 @@ class FusionCompiler:
 
         known = self._plans.get(units)
         if known is None:
-            made = plan(self.fusion, units, self.is_manual)
+            made = plan(self.planned, units, self.is_manual)
             rematerialize(made)
             if self.is_manual:
                 from fuser_direct.compiler.manual_nest import refuse_several
@@ -185,10 +194,10 @@ class FusionCompiler:
         home = arguments.common_device(args, device) or _default_device()
         if target is None:
             target = _target(home, cuda_options, fast_math="fast_math" in options[0])
-        scalars = HostScalars(self.fusion, args, self.shape_scalars)
-        the_plan, orders = self.plan_for(scalars.units(self.fusion))
+        scalars = HostScalars(self.planned, args, self.shape_scalars)
+        the_plan, orders = self.plan_for(scalars.units(self.planned))
         binding = Binding(the_plan, args, home, scalars)
-        for expr in live_exprs(self.fusion):
+        for expr in live_exprs(self.planned):
             check_call(expr, binding.sizes, binding.integer)
         return kind(the_plan, binding, target, orders, constraints or LaunchConstraints())
 

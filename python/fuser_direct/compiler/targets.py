@@ -52,6 +52,10 @@ class Target:
         """Generate and compile one kernel; needs no such machine."""
         raise NotImplementedError
 
+    def text(self, item: Scheduled) -> str:
+        """The generated text of one kernel."""
+        raise NotImplementedError
+
     def load(self, item: Scheduled, binary: Binary) -> object:
         """The kernel's handle in this process."""
         raise NotImplementedError
@@ -135,13 +139,17 @@ class CpuTarget(Target):
         return toolchain.llvm()
 
     def compile(self, item: Scheduled) -> Binary:
-        from fuser_direct.codegen import llvm
         from fuser_direct.compiler import build_cpu
+
+        text = self.text(item)
+        return Binary(text, build_cpu.compile_object(text, self.host))
+
+    def text(self, item: Scheduled) -> str:
+        from fuser_direct.codegen import llvm
         from fuser_direct.schedulers.schedule import CudaSchedule
 
         assert not isinstance(item.schedule, CudaSchedule)
-        text = llvm.emit(item.lowered.kernel, item.schedule, self.host)
-        return Binary(text, build_cpu.compile_object(text, self.host))
+        return llvm.emit(item.lowered.kernel, item.schedule, self.host)
 
     def load(self, item: Scheduled, binary: Binary) -> object:
         from fuser_direct import _ext
@@ -179,10 +187,16 @@ class CudaTarget(Target):
         from fuser_direct.schedulers.schedule import CudaSchedule
 
         assert isinstance(item.schedule, CudaSchedule)
-        kernel = item.lowered.kernel
-        text = cuda.emit(kernel, item.schedule)
+        kernel, text = item.lowered.kernel, self.text(item)
         image = build_cuda.build(text, kernel.name, self.device.arch, self.options)
         return Binary(text, image, cuda.shared_bytes(kernel, item.schedule))
+
+    def text(self, item: Scheduled) -> str:
+        from fuser_direct.codegen import cuda
+        from fuser_direct.schedulers.schedule import CudaSchedule
+
+        assert isinstance(item.schedule, CudaSchedule)
+        return cuda.emit(item.lowered.kernel, item.schedule)
 
     def load(self, item: Scheduled, binary: Binary) -> object:
         from fuser_direct import _ext

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.lowering.canonical import Lowered, split
 from fuser_direct.lowering.outer import with_groups
@@ -135,6 +136,24 @@ def schedule(
         f"Can not find a scheduler to schedule fusion segment {lowered.kernel.name}: "
         f"{'; '.join(reasons)}"
     )
+
+
+def refusals(item: Scheduled, device: CpuDevice | CudaDevice) -> list[tuple[str, str]]:
+    """Why each scheduler but the one that took a kernel didn't, by its name. Rows with columns are
+    tried before all of these, and on the CPU the axes alone decide.
+    """
+    if isinstance(device, CpuDevice) or item.scheduler is SchedulerType.inner_outer_persistent:
+        return []
+    found: list[tuple[str, str]] = []
+    taken = ""
+    for scheduler in CUDA_SCHEDULERS:
+        name = type(scheduler).__name__
+        reason = f"{taken} comes first" if taken else scheduler.accepts(item.lowered)
+        if reason is None:
+            taken = name
+        else:
+            found.append((name, reason))
+    return found
 
 
 def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:

@@ -83,12 +83,18 @@ def moves_whole_vectors(lowered: Lowered, buffer: int, factor: int, uniform: Seq
 
 
 def _is_alike(node: Node, linear: Sequence[_Linear | None], factor: int) -> bool:
-    """Whether a comparison of two linear forms has one answer for the lanes of a vector."""
-    if node.op not in ("lt", "le", "gt", "ge"):
+    """Whether a comparison of two linear forms, or a quotient of an index, has one result for the
+    lanes of a vector.
+    """
+    if node.op not in ("lt", "le", "gt", "ge", "div"):
         return False
     left, right = (linear[arg] for arg in node.args)
     if left is None or right is None:
         return False
+    if node.op == "div":
+        # Indices aren't negative, so the quotient is a floor.
+        aligned = (left.step % factor, right.step % factor) == (0, 0)
+        return left.slope == 1 and right.slope == 0 and right.step > 0 and aligned
     slope, step = left.slope - right.slope, math.gcd(left.step, right.step)
     return slope == 0 or ((node.op, slope) in _ALIKE and step % factor == 0)
 
@@ -155,6 +161,8 @@ def _form(
     if node.op in ("add", "sub"):
         sign = 1 if node.op == "add" else -1
         return _Linear(first.slope + sign * others[0].slope, math.gcd(first.step, others[0].step))
+    if node.op == "mod" and others[0].slope == 0:
+        return _Linear(first.slope, math.gcd(first.step, others[0].step))
     if node.op == "mul" and first.slope == others[0].slope == 0:
         return _Linear(0, first.step * others[0].step)
     return None
