@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import UNROLL, Body
 from fuser_direct.codegen.cuda_reduction import accumulate, combine
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import REDUCE, Kernel, Store
 from fuser_direct.schedulers import nest
 from fuser_direct.schedulers.schedule import CudaNest, NestLoop, NestTensor
@@ -339,8 +340,8 @@ class _Nest:
     def _needed(self, roots: Sequence[int]) -> list[NestTensor]:
         """The tensors that are computed ahead for `roots`, operands first."""
         nodes = self.kernel.nodes
-        found = nest.cone(nodes, roots, nest.reductions(nodes))
-        return [self.tensors[n] for n in sorted(found) if n in self.tensors]
+        found = reachable(nodes, roots, nest.reductions(nodes))
+        return [self.tensors[n] for n in found if n in self.tensors]
 
     def _ahead(self, walk: _Walk, depth: int) -> None:
         """Computes what the walk needs before loop `depth`, once for all stages of a row."""
@@ -439,9 +440,9 @@ class _Nest:
         held = {n for n, t in self.tensors.items() if ahead is None or _precedes(t, ahead)}
         # Without reduced axes a reduction is its operand.
         results = nest.reductions(self.kernel.nodes) if self.reduced else frozenset[int]()
-        found = nest.cone(self.kernel.nodes, roots, held | results)
+        found = reachable(self.kernel.nodes, roots, held | results)
         axes = sorted(self.body.index)
-        for n in sorted(found):
+        for n in found:
             node = self.kernel.nodes[n]
             if n in held:
                 self.body.line(f"const {self._register(n)} v{n} = {self._ahead_value(n)};", "ahead")

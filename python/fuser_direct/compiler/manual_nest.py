@@ -19,6 +19,7 @@ from fuser_direct.compiler.segment import Plan, Segment
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import MemoryType, ParallelType
 from fuser_direct.errors import UnsupportedError
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.fusion import Fusion
 from fuser_direct.ir.kernel import CONST, GATHER, INDEX, LOAD, PARAM, REDUCE
 from fuser_direct.ir.values import IterDomain, TensorView
@@ -350,7 +351,7 @@ class Deriver:
         assert definition is not None
         roots = [self.values[t] for t in definition.outs if t in self.values]
         results = nest.reductions(self.graph.nodes)
-        return sorted(nest.cone(self.graph.nodes, roots, results) & results)
+        return [n for n in reachable(self.graph.nodes, roots, results) if n in results]
 
     # --- vectors ---
 
@@ -550,7 +551,7 @@ class Deriver:
     def _varies(self, node: int) -> frozenset[int]:
         """The plan's axes along which a node's value differs."""
         found: set[int] = set()
-        for n in nest.cone(self.graph.nodes, [node], ()):
+        for n in reachable(self.graph.nodes, [node], ()):
             this = self.graph.nodes[n]
             if this.op == INDEX:
                 found.add(this.number)
@@ -605,7 +606,7 @@ class Deriver:
     def _cone(self, node: int) -> list[_Wish]:
         """Values computed ahead that `node` is computed from."""
         nodes = self.graph.nodes
-        found = nest.cone(nodes, nodes[node].args, nest.reductions(nodes))
+        found = reachable(nodes, nodes[node].args, nest.reductions(nodes))
         return [wish for n, wish in sorted(self.wishes.items()) if n in found]
 
     def _behind_reductions(self) -> set[int]:

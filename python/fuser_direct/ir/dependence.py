@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, REDUCE, Kernel
+from collections.abc import Collection, Iterable, Sequence
+
+from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, REDUCE, Kernel, Node
 
 
 def varying_axes(kernel: Kernel) -> tuple[frozenset[int], ...]:
@@ -45,3 +47,18 @@ def ready_loads(kernel: Kernel) -> frozenset[int]:
         if node.op in (LOAD, GATHER)
         and not any(arg in late or walked & varies[arg] for arg in node.args)
     )
+
+
+def reachable(nodes: Sequence[Node], roots: Iterable[int], ends: Collection[int] = ()) -> list[int]:
+    """The nodes that `roots` are computed from, themselves included, in their order; nothing behind
+    `ends`.
+    """
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            if n not in ends:
+                stack.extend(nodes[n].args)
+    return sorted(found)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import (
     CAST,
     DYNAMIC,
@@ -460,17 +461,6 @@ def assemble(
     kernel = stage(name, axes, buffers, dtypes, tuple(nodes), stores, outers)
     sources = tuple(lowered.scalars[c] for c in scalars)
     return Lowered(kernel, extents, tuple(arguments), sources, chunk)
-
-
-def reachable(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            stack.extend(nodes[n].args)
-    return sorted(found)
 
 
 def compact(nodes: Sequence[Node], keep: list[int]) -> tuple[list[Node], dict[int, int]]:

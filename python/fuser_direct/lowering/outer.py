@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, OUTER, REDUCE, AxisKind, Kernel, Node
 from fuser_direct.lowering.canonical import (
     Argument,
@@ -18,7 +19,6 @@ from fuser_direct.lowering.canonical import (
     dense_strides,
     finish_kernel,
     only,
-    reachable,
 )
 from fuser_direct.lowering.graph import Graph, Operand
 from fuser_direct.records import dataclass

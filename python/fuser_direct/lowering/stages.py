@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuser_direct.enums import DataType
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import CONST, LOAD, PARAM, REDUCE, AxisKind, Kernel, Node
 from fuser_direct.lowering.canonical import (
     Argument,
     Lowered,
     dense_strides,
     only,
-    reachable,
 )
 from fuser_direct.lowering.graph import Operand
 

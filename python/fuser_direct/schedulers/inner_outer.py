@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import GATHER, LOAD
-from fuser_direct.lowering.canonical import Lowered, reachable
+from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.schedulers.contract import Scheduled
 from fuser_direct.schedulers.vectorize import ceil_div
 

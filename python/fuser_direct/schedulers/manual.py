@@ -11,8 +11,9 @@ from dataclasses import replace
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import InputError, LaunchError
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import REDUCE
-from fuser_direct.lowering.canonical import Lowered, reachable, split_into
+from fuser_direct.lowering.canonical import Lowered, split_into
 from fuser_direct.schedulers import nest
 from fuser_direct.schedulers.contract import CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.schedule import CudaNest, NestLoop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from fuser_direct.ir.kernel import REDUCE, Node
 from fuser_direct.schedulers.schedule import CudaNest, NestId, NestLoop
@@ -49,19 +49,6 @@ def ancestors(ids: Sequence[NestId], number: int) -> frozenset[int]:
 def axes_under(ids: Sequence[NestId], number: int) -> frozenset[int]:
     """The kernel axes that index `number` is made from."""
     return frozenset(ids[n].source for n in ancestors(ids, number) if ids[n].op == "axis")
-
-
-def cone(nodes: Sequence[Node], roots: Iterable[int], ends: Collection[int]) -> set[int]:
-    """The nodes that `roots` are computed from, themselves included; nothing behind `ends`."""
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            if n not in ends:
-                stack.extend(nodes[n].args)
-    return found
 
 
 def reductions(nodes: Sequence[Node]) -> frozenset[int]:
