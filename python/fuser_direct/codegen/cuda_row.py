@@ -19,12 +19,13 @@ from fuser_direct.codegen.cuda_reduction import (
     begin_buffers,
     declare_accumulator,
     declare_dividers,
+    declare_lanes,
     needs_index,
     points_range,
     units,
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
-from fuser_direct.ir.kernel import Kernel, Stage
+from fuser_direct.ir.kernel import SUM_EXP, Kernel, Stage
 from fuser_direct.schedulers.schedule import CudaRow
 
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
@@ -318,11 +319,22 @@ class _Walk:
                     body.store_value(s)
 
     def _compute(self, stage: Stage, packs: dict[int, str]) -> None:
-        def add(lane: str) -> None:
-            for n in stage.reduces:
-                accumulate(self.body, n, f"a{n}")
+        body, nodes = self.body, self.kernel.nodes
+        # A maximum that a sum of exponentials goes with takes in the lanes of a unit at once.
+        sums = {nodes[n].args[1]: n for n in stage.reduces if nodes[n].attr == SUM_EXP}
+        alone = [n for n in stage.reduces if n not in sums and n not in sums.values()]
+        for n in sums:
+            declare_lanes(body, n)
 
-        self.body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
+        def add(lane: str) -> None:
+            for n in sums:
+                body.line(f"w{n}[{lane}] = {body.name(nodes[n].args[0])};")
+            for n in alone:
+                accumulate(body, n, f"a{n}")
+
+        body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
+        for top, total in sums.items():
+            body.line(f"fd_add_exp(a{top}, a{total}, w{top});")
 
     def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]

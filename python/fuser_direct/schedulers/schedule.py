@@ -56,6 +56,9 @@ class CudaRow:
     cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block
     cluster; thread x of block c is then thread c * threads + x of the row's threads * cluster.
     Above 1 it needs rows_per_block 1 and whole warps.
+    sends: whether the blocks of a cluster send each other their partial results and wait for those
+    alone (`st.async`, a barrier in shared memory for each exchange), instead of meeting at the
+    cluster's barrier, where every thread waits for all it has under way.
     edges: whether rows begin anywhere and have any length. Units then are the aligned vectors of
     the reference buffer (the first vectorized output, else the first vectorized buffer) in which
     elements of the row lie; lanes of a row's first and last unit that lie outside the row are
@@ -89,6 +92,7 @@ class CudaRow:
     follows: bool = False
     leads: bool = False
     uniform: tuple[int, ...] = ()
+    sends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
