@@ -85,6 +85,13 @@ def _online(case: Case) -> Case:
     return replace(case, name=f"online-{case.name}", kernel=kernel)
 
 
+def _keeping(case: Case) -> Case:
+    """The case with loads that keep their lines in L2."""
+    assert isinstance(case.schedule, CudaPointwise | CudaColumn)
+    schedule = replace(case.schedule, evict_last=True)
+    return replace(case, name=f"{case.name}-evict-last", schedule=schedule)
+
+
 def _sending(case: Case) -> Case:
     """The case with blocks of a cluster that send each other partial results."""
     assert isinstance(case.schedule, CudaRow)
@@ -574,5 +581,9 @@ GATHERING = [
         (49,),
     ),
 ]
+
+# Inputs that are read under a cache policy.
+POINTWISE += [_keeping(POINTWISE[0])]
+BY_COLUMN += [_keeping(BY_COLUMN[0])]
 
 CASES = [*POINTWISE, *BY_ROW, *BY_COLUMN, *TRANSPOSED, *GATHERING]

@@ -105,6 +105,37 @@ def softmax(dtype: D, axes: tuple[AxisKind, ...] = ("i", "r"), along: str = "d1"
     )
 
 
+def sum_of_exponentials(
+    dtype: D, base: str = "max", doubled: bool = False, along: str = "d1"
+) -> Kernel:
+    """The maximum of each row, and the sum of exponentials relative to it, both stored.
+
+    base: the reduction whose result is subtracted; doubled: whether twice the value that it is of
+    is exponentiated.
+    """
+    b = Builder(("i", "r"))
+    wide = D.Double if dtype is D.Double else D.Float
+    x = b.buffer(dtype, along)
+    outs = [b.buffer(wide, "d0", is_output=True) for _ in range(2)]
+    load = b.node("load", dtype, attr=x)
+    top = b.reduce(base, load)
+    value, wide_top = b.cast(load, wide), b.cast(top, wide)
+    if doubled:
+        value = b.node("add", wide, value, value)
+    shifted = b.node("sub", wide, value, wide_top)
+    power = b.node("exp", wide, shifted)
+    total = b.reduce("sum", power)
+    values = [n for n in range(value + 1) if n not in (top, wide_top)]
+    after = [wide_top] if wide_top != top else []
+    return b.kernel(
+        "sum_of_exponentials",
+        [
+            stage([load], [top], after=after, row_stores=[(outs[0], wide_top)]),
+            stage([*values, shifted, power], [total], row_stores=[(outs[1], total)]),
+        ],
+    )
+
+
 def rmsnorm(dtype: D, extent: int) -> Kernel:
     """x * rsqrt(mean(x^2) + 1e-5) * w over the last axis, with a scalar parameter that scales the
     result.

@@ -26,35 +26,6 @@ Array = np.ndarray[Any, Any]
 _FLOATS = pytest.mark.parametrize("dtype", [D.BFloat16, D.Float, D.Double], ids=lambda d: d.name)
 
 
-def sums(dtype: D, base: str = "max", scaled: bool = False) -> Kernel:
-    """The maximum of each row, and the sum of exponentials relative to it, both stored.
-
-    base: the reduction whose result is subtracted; scaled: whether another value than the one that
-    the maximum is of is exponentiated.
-    """
-    b = hand.Builder(("i", "r"))
-    wide = D.Double if dtype is D.Double else D.Float
-    x = b.buffer(dtype, "d1")
-    outs = [b.buffer(wide, "d0", is_output=True) for _ in range(2)]
-    load = b.node("load", dtype, attr=x)
-    top = b.reduce(base, load)
-    value, wide_top = b.cast(load, wide), b.cast(top, wide)
-    if scaled:
-        value = b.node("add", wide, value, value)
-    shifted = b.node("sub", wide, value, wide_top)
-    power = b.node("exp", wide, shifted)
-    total = b.reduce("sum", power)
-    values = [n for n in range(value + 1) if b.nodes[n].op != "reduce" and n != wide_top]
-    after = [wide_top] if wide_top != top else []
-    return b.kernel(
-        "sums",
-        [
-            hand.stage([load], [top], after=after, row_stores=[(outs[0], wide_top)]),
-            hand.stage([*values, shifted, power], [total], row_stores=[(outs[1], total)]),
-        ],
-    )
-
-
 def _run(kernel: Kernel, schedule: CudaRow, rows: Array, dtype: D) -> list[Array]:
     """What the CUDA text stores, run on the CPU in both orders of threads."""
     count, extent = rows.shape
@@ -108,7 +79,7 @@ def test_softmax_takes_two_walks_instead_of_three() -> None:
 
 @_FLOATS
 def test_what_follows_from_each_walk_follows_from_the_one(dtype: D) -> None:
-    kernel = sums(dtype)
+    kernel = hand.sum_of_exponentials(dtype)
     fused = _fused(kernel)
     assert len(fused.stages) == 1
     stores = [s for stage in kernel.stages for s in stage.row_stores]
@@ -117,8 +88,8 @@ def test_what_follows_from_each_walk_follows_from_the_one(dtype: D) -> None:
 
 
 def test_other_reductions_are_left_alone() -> None:
-    assert fuse_exponentials(sums(D.Float, base="min")) is None
-    assert fuse_exponentials(sums(D.Float, scaled=True)) is None
+    assert fuse_exponentials(hand.sum_of_exponentials(D.Float, base="min")) is None
+    assert fuse_exponentials(hand.sum_of_exponentials(D.Float, doubled=True)) is None
     assert fuse_exponentials(hand.rmsnorm(D.Half, 100)) is None
     assert fuse_exponentials(hand.reduction("sum", D.Float, ("i", "r"), "d1", "d0")) is None
 
@@ -132,7 +103,7 @@ def test_a_walk_that_stores_stays() -> None:
 
 def test_a_sum_in_a_half_type_stays() -> None:
     """Its terms are rounded one by one."""
-    kernel = sums(D.Float)
+    kernel = hand.sum_of_exponentials(D.Float)
     nodes = tuple(
         replace(n, dtype=D.Half) if n.op in ("exp", "reduce") and n.attr != "max" else n
         for n in kernel.nodes
@@ -146,7 +117,7 @@ def test_a_fused_kernel_means_the_same(dtype: D) -> None:
     memory = interpret.to_storage(rows.reshape(-1), dtype)
     wide = np.float64 if dtype is D.Double else np.float32
     outs = []
-    for kernel in (sums(dtype), _fused(sums(dtype))):
+    for kernel in (hand.sum_of_exponentials(dtype), _fused(hand.sum_of_exponentials(dtype))):
         arrays = [memory, np.zeros(3, wide), np.zeros(3, wide)]
         interpret.run(kernel, arrays, (), (3, 50), ((50, 1), (1, 0), (1, 0)))
         outs.append(arrays[1:])
@@ -185,12 +156,14 @@ def _special_rows(extent: int) -> Array:
 def test_nan_and_infinities_come_out_as_from_two_walks(
     extent: int, dtype: D, schedule: CudaRow
 ) -> None:
-    _assert_same(_special_rows(extent), dtype, schedule, _fused(sums(dtype)))
+    _assert_same(_special_rows(extent), dtype, schedule, _fused(hand.sum_of_exponentials(dtype)))
 
 
 @_WAYS
 def test_a_row_without_elements_sums_to_nothing(schedule: CudaRow) -> None:
-    top, total = _run(_fused(sums(D.Float)), schedule, np.zeros((3, 0)), D.Float)
+    top, total = _run(
+        _fused(hand.sum_of_exponentials(D.Float)), schedule, np.zeros((3, 0)), D.Float
+    )
     np.testing.assert_array_equal(top, np.full(3, -np.inf))
     np.testing.assert_array_equal(total, np.zeros(3))
 
@@ -200,7 +173,7 @@ def test_a_row_without_elements_sums_to_nothing(schedule: CudaRow) -> None:
 def test_error_stays_small_where_the_maximum_keeps_growing(dtype: D, schedule: CudaRow) -> None:
     steps = np.linspace(-4, 4, 2000)
     rows = np.stack([steps, steps[::-1], steps * 20, np.full(2000, 1e4), steps * 1e4])
-    _assert_same(rows, dtype, schedule, _fused(sums(dtype)))
+    _assert_same(rows, dtype, schedule, _fused(hand.sum_of_exponentials(dtype)))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -216,7 +189,7 @@ def test_rows_of_any_length(way: str, dtype: D, units: int, count: int, seed: in
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((count, units * schedule.vector)) * rng.choice([1, 30, 1e4])
     rows[rng.random(rows.shape) < 0.1] = -np.inf
-    _assert_same(rows, dtype, schedule, _fused(sums(dtype)))
+    _assert_same(rows, dtype, schedule, _fused(hand.sum_of_exponentials(dtype)))
 
 
 def _softmax(schedule: CudaRow, rows: Array) -> Array:

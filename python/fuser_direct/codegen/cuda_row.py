@@ -48,7 +48,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     exchange = Exchange(body, schedule)
     exchange.begin()
     _begin_row(body, schedule)
-    _begin_policy(body, schedule)
+    if schedule.evict_last:
+        body.declare_policy()
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     declare_dividers(body)
@@ -68,16 +69,6 @@ def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
     held = (n for n in held_loads(body) if is_copyable(body, n, schedule.bulk))
     each = sum(slot_bytes(body, n) for n in held)
     return each * schedule.shared * schedule.threads * schedule.rows_per_block
-
-
-def is_streamed(kernel: Kernel, b: int) -> bool:
-    """Whether each element of buffer `b` is read at one point only."""
-    moves = (
-        s != 0
-        for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True)
-        if kind not in "sg"
-    )
-    return not kernel.buffers[b].is_output and all(moves)
 
 
 def held_loads(body: Body) -> list[int]:
@@ -123,14 +114,6 @@ def _begin_edges(body: Body, schedule: CudaRow) -> None:
     size = expr.itemsize_bytes(buffers[b].dtype)
     body.line(f"const uindex_t shift = (uindex_t)({address} / {size} % {schedule.vector});")
     body.has_edges = True
-
-
-def _begin_policy(body: Body, schedule: CudaRow) -> None:
-    """Has loads of buffers that are read once keep their lines in L2, if the schedule asks so."""
-    if schedule.evict_last:
-        streamed = (b for b in range(len(body.kernel.buffers)) if is_streamed(body.kernel, b))
-        body.under_policy = frozenset(streamed)
-        body.line("const unsigned long long policy = fd_keep_in_l2();")
 
 
 def _begin_row(body: Body, schedule: CudaRow) -> None:

@@ -20,6 +20,8 @@ from fuser_direct.schedulers.vectorize import (
 _SPLIT_BELOW_WAVES = 1
 # ... and each of its parts still reads this much.
 _SPLIT_MIN_BYTES = 32 << 10
+# Whether column reductions read their inputs under the L2 policy "evict last"; not measured yet.
+EVICT_LAST = False
 
 
 def row_elems(lowered: Lowered) -> int:
@@ -69,6 +71,7 @@ class CudaColumnScheduler:
             vectorized,
             index_bits(lowered),
             uniform=uniform_nodes(lowered, vector),
+            evict_last=EVICT_LAST and not adds_partial_results(lowered),
         )
         launch = CudaLaunch((ceil_div(units, threads_x), 1, 1), (threads_x, threads_y, 1))
         kind = (

@@ -37,6 +37,9 @@ _OVERFLOW_WORDS = 12
 _SHARED_RESERVE = 3 << 10
 # Largest cluster that every GPU with clusters takes.
 _MAX_CLUSTER = 8
+# Blocks that may share a row which doesn't fit one SM. Any number serves: 25088 vectors, the
+# channels of 256 images of 28x28, are 7 * 512 * 7.
+CLUSTERS = (2, 3, 4, 5, 6, 7, 8)
 # Least vectors a block of a cluster is worth: below, the exchange between blocks costs more than
 # the loads.
 _MIN_CLUSTER_UNITS = 256
@@ -50,6 +53,8 @@ _LITTLE_MATH_REGISTERS = 16
 _MOST_UNROLLED = 32
 # Clusters of four and more leave some SMs of uneven groups out (124 of an H200's 132 are reached).
 _CLUSTER_SMS = 0.94
+# How much more than the least time of whole waves fewer blocks a row are worth.
+_NEARLY = 1.05
 # With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let
 # more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
@@ -349,24 +354,32 @@ def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
 
 
 def _least_cluster(row: _Row, device: CudaDevice) -> _Place | None:
-    """The fewest blocks a row such that two of them fit an SM, or more where that fills the last
-    wave better; None if the largest cluster is too small. One block an SM isn't enough: while its
+    """The fewest blocks a row such that two of them fit an SM and the last wave is about as full as
+    it can be; None if the largest cluster is too small. One block an SM isn't enough: while its
     peers finish, its SM would idle.
 
     Where shared memory can't be filled by copies, small blocks hold their share in registers
     (batch norm 256x256x28x28 on an H200: 73 us from shared memory, 77 from registers).
     """
-    best, best_cost = None, 0.0
-    for cluster in (2, 4, 8) if row.copied_bytes else ():
+    found = []
+    for cluster in CLUSTERS if row.copied_bytes else ():
         place = _in_cluster(row, device, cluster)
         if not _is_held(row, place):
             continue
-        block_bytes = place.threads * place.shared * row.copied_bytes + 1024
-        per_sm = max((device.shared_per_block_bytes + 1024) // block_bytes, 1)
-        cost = _waves_cost(row, device, cluster, min(per_sm, 2048 // place.threads))
-        if best is None or cost < 0.9 * best_cost:
-            best, best_cost = place, cost
-    return best or _small_blocks(row, device)
+        found.append((_waves_cost(row, device, cluster, _blocks_per_sm(row, place, device)), place))
+    if not found:
+        return _small_blocks(row, device)
+    enough = _NEARLY * min(cost for cost, _ in found)
+    return next(place for cost, place in found if cost <= enough)
+
+
+def _blocks_per_sm(row: _Row, place: _Place, device: CudaDevice) -> int:
+    """How many blocks an SM's shared memory, registers and threads have room for."""
+    block_bytes = place.threads * place.shared * row.copied_bytes + 1024
+    by_memory = (device.shared_per_block_bytes + 1024) // block_bytes
+    registers = place.threads * (place.registers * row.words + _MATH_REGISTERS)
+    by_threads = device.max_threads_per_sm // place.threads
+    return max(min(by_memory, device.registers_per_sm // registers, by_threads), 1)
 
 
 def _small_blocks(row: _Row, device: CudaDevice) -> _Place | None:

@@ -24,6 +24,7 @@ class CudaPointwise:
     elements n * vector on, and its address waits for no division. Empty: none is.
     uniform: nodes that vary along the innermost axis, but not between the lanes of a vector, and
     indices that only such nodes use: they are evaluated once a vector, for its first lane.
+    evict_last: as in `CudaRow`.
     """
 
     vector: int
@@ -34,6 +35,7 @@ class CudaPointwise:
     grid_stride: bool = False
     flat: tuple[bool, ...] = ()
     uniform: tuple[int, ...] = ()
+    evict_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads: as in `CudaRow`. uniform: as in `CudaPointwise`.
+    extent. follows, leads, evict_last: as in `CudaRow`. uniform: as in `CudaPointwise`.
     """
 
     vector: int
@@ -141,6 +143,7 @@ class CudaColumn:
     follows: bool = False
     leads: bool = False
     uniform: tuple[int, ...] = ()
+    evict_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
