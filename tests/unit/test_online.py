@@ -15,12 +15,15 @@ from cuda_cases import row_schedule
 from cuda_emulator import TOLERANCE, launch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_cuda_fusions import check_fusion
 
 from fuser_direct.codegen import interpret
 from fuser_direct.enums import DataType as D
 from fuser_direct.ir.kernel import SUM_EXP, Kernel
 from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.schedulers.schedule import CudaRow
+from tests import cases_online
+from tests.support import Case
 
 Array = np.ndarray[Any, Any]
 _FLOATS = pytest.mark.parametrize("dtype", [D.BFloat16, D.Float, D.Double], ids=lambda d: d.name)
@@ -222,3 +225,13 @@ def test_softmax_of_special_rows(extent: int, schedule: CudaRow) -> None:
         power = np.exp(x - x.max(1, keepdims=True))
         want = power / power.sum(1, keepdims=True)
     np.testing.assert_allclose(_softmax(schedule, rows), want, rtol=4e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in cases_online.CASES if "beyond" not in c.name], ids=lambda c: c.name
+)
+def test_scheduled_kernels_do_what_two_walks_do(case: Case) -> None:
+    done = check_fusion(case)
+    if "softmax" not in case.name and len(done) == 1:
+        nodes = [node for item in done for node in item.lowered.kernel.nodes]
+        assert any(node.attr == SUM_EXP for node in nodes)
