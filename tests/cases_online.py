@@ -32,6 +32,14 @@ def _shifted_log_sum_exp(x: torch.Tensor) -> torch.Tensor:
     return ((x - top).exp().sum(-1, keepdim=True).log() + top)[:, 0]
 
 
+def guarded_log_sum_exp(fd: Any, x: Any) -> Any:
+    """The same, and the maximum itself where that is infinite."""
+    top = fd.ops.max(x, [-1], keepdim=True)
+    base = fd.ops.where(fd.ops.eq(fd.ops.abs(top), float("inf")), 0.0, top)
+    total = fd.ops.sum(fd.ops.exp(fd.ops.sub(x, base)), [-1], keepdim=True)
+    return fd.ops.squeeze(fd.ops.add(fd.ops.log(total), base), [1])
+
+
 def cross_entropy(fd: Any, x: Any, target: Any) -> Any:
     """Losses of rows of logits."""
     wide = fd.ops.cast(x, FLOAT)
@@ -85,6 +93,16 @@ CASES = [
             partial(_odd_rows, columns, dtype),
             log_sum_exp,
             _shifted_log_sum_exp,
+        )
+        for columns in _COLUMNS
+        for dtype in (FLOAT, DOUBLE)
+    ),
+    *(
+        Case(
+            f"guarded-log-sum-exp-of-odd-rows-{columns}-{dtype.name}",
+            partial(_odd_rows, columns, dtype),
+            guarded_log_sum_exp,
+            lambda x: torch.logsumexp(x, -1),
         )
         for columns in _COLUMNS
         for dtype in (FLOAT, DOUBLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,12 +107,17 @@ def softmax(dtype: D, axes: tuple[AxisKind, ...] = ("i", "r"), along: str = "d1"
 
 
 def sum_of_exponentials(
-    dtype: D, base: str = "max", doubled: bool = False, along: str = "d1"
+    dtype: D,
+    base: str = "max",
+    doubled: bool = False,
+    along: str = "d1",
+    guarded: bool = False,
+    limit: float = math.inf,
 ) -> Kernel:
     """The maximum of each row, and the sum of exponentials relative to it, both stored.
 
     base: the reduction whose result is subtracted; doubled: whether twice the value that it is of
-    is exponentiated.
+    is exponentiated; guarded: whether 0 is subtracted where the result is as large as `limit`.
     """
     b = Builder(("i", "r"))
     wide = D.Double if dtype is D.Double else D.Float
@@ -122,11 +128,17 @@ def sum_of_exponentials(
     value, wide_top = b.cast(load, wide), b.cast(top, wide)
     if doubled:
         value = b.node("add", wide, value, value)
-    shifted = b.node("sub", wide, value, wide_top)
+    subtracted, after = wide_top, [wide_top] if wide_top != top else []
+    if guarded:
+        size, most = b.node("abs", wide, wide_top), b.const(limit, wide)
+        subtracted = b.node(
+            "where", wide, b.node("eq", D.Bool, size, most), b.const(0.0, wide), wide_top
+        )
+        after += range(size, subtracted + 1)
+    shifted = b.node("sub", wide, value, subtracted)
     power = b.node("exp", wide, shifted)
     total = b.reduce("sum", power)
     values = [n for n in range(value + 1) if n not in (top, wide_top)]
-    after = [wide_top] if wide_top != top else []
     return b.kernel(
         "sum_of_exponentials",
         [

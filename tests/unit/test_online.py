@@ -19,7 +19,7 @@ from test_cuda_fusions import check_fusion
 
 from fuser_direct.codegen import interpret
 from fuser_direct.enums import DataType as D
-from fuser_direct.ir.kernel import SUM_EXP, Kernel
+from fuser_direct.ir.kernel import SUM_EXP, SUM_EXP_GUARDED, SUMS_OF_EXP, Kernel
 from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.schedulers.schedule import CudaRow
 from tests import cases_online
@@ -47,18 +47,22 @@ def _run(kernel: Kernel, schedule: CudaRow, rows: Array, dtype: D) -> list[Array
     return found[0]
 
 
-def _two_walks(rows: Array, dtype: D) -> list[Array]:
+def _two_walks(rows: Array, dtype: D, guarded: bool) -> list[Array]:
     """The same in float64, as the two walks have it."""
     x = interpret.from_storage(interpret.to_storage(rows.reshape(-1), dtype), dtype)
     x = x.reshape(rows.shape).astype(np.float64)
     with np.errstate(all="ignore"):
         top = x.max(1, initial=-np.inf)
-        return [top, np.exp(x - top[:, None]).sum(1)]
+        base = np.where(guarded & np.isinf(top), 0.0, top)
+        return [top, np.exp(x - base[:, None]).sum(1)]
 
 
 def _assert_same(rows: Array, dtype: D, schedule: CudaRow, kernel: Kernel) -> None:
+    guarded = any(node.attr == SUM_EXP_GUARDED for node in kernel.nodes)
     limit = TOLERANCE[D.Double] if dtype is D.Double else 2e-5 if dtype is D.BFloat16 else 4e-6
-    for got, want in zip(_run(kernel, schedule, rows, dtype), _two_walks(rows, dtype), strict=True):
+    for got, want in zip(
+        _run(kernel, schedule, rows, dtype), _two_walks(rows, dtype, guarded), strict=True
+    ):
         np.testing.assert_allclose(got, want, rtol=limit, atol=0, equal_nan=True)
 
 
@@ -93,6 +97,7 @@ def test_what_follows_from_each_walk_follows_from_the_one(dtype: D) -> None:
 def test_other_reductions_are_left_alone() -> None:
     assert fuse_exponentials(hand.sum_of_exponentials(D.Float, base="min")) is None
     assert fuse_exponentials(hand.sum_of_exponentials(D.Float, doubled=True)) is None
+    assert fuse_exponentials(hand.sum_of_exponentials(D.Float, guarded=True, limit=9.0)) is None
     assert fuse_exponentials(hand.rmsnorm(D.Half, 100)) is None
     assert fuse_exponentials(hand.reduction("sum", D.Float, ("i", "r"), "d1", "d0")) is None
 
@@ -155,11 +160,13 @@ def _special_rows(extent: int) -> Array:
 
 @_WAYS
 @_FLOATS
+@pytest.mark.parametrize("guarded", [False, True], ids=["relative", "guarded"])
 @pytest.mark.parametrize("extent", [4, 84, 1032])
 def test_nan_and_infinities_come_out_as_from_two_walks(
-    extent: int, dtype: D, schedule: CudaRow
+    extent: int, guarded: bool, dtype: D, schedule: CudaRow
 ) -> None:
-    _assert_same(_special_rows(extent), dtype, schedule, _fused(hand.sum_of_exponentials(dtype)))
+    kernel = _fused(hand.sum_of_exponentials(dtype, guarded=guarded))
+    _assert_same(_special_rows(extent), dtype, schedule, kernel)
 
 
 @_WAYS
@@ -234,4 +241,4 @@ def test_scheduled_kernels_do_what_two_walks_do(case: Case) -> None:
     done = check_fusion(case)
     if "softmax" not in case.name and len(done) == 1:
         nodes = [node for item in done for node in item.lowered.kernel.nodes]
-        assert any(node.attr == SUM_EXP for node in nodes)
+        assert any(node.attr in SUMS_OF_EXP for node in nodes)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
-from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, SUM_EXP, Stage
+from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, SUMS_OF_EXP, Stage
 
 
 def begin_buffers(body: Body, axes: Sequence[int]) -> None:
@@ -92,7 +92,7 @@ def combine(body: Body, n: int) -> str:
     exponentials, two that are relative to the same maximum.
     """
     attr = body.kernel.nodes[n].attr
-    return f"fd_reduce_{'sum' if attr == SUM_EXP else attr}"
+    return f"fd_reduce_{'sum' if attr in SUMS_OF_EXP else attr}"
 
 
 def needs_index(body: Body, stage: Stage) -> bool:

@@ -25,7 +25,7 @@ from fuser_direct.codegen.cuda_reduction import (
     units,
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
-from fuser_direct.ir.kernel import SUM_EXP, Kernel, Stage
+from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
 from fuser_direct.schedulers.schedule import CudaRow
 
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
@@ -304,7 +304,7 @@ class _Walk:
     def _compute(self, stage: Stage, packs: dict[int, str]) -> None:
         body, nodes = self.body, self.kernel.nodes
         # A maximum that a sum of exponentials goes with takes in the lanes of a unit at once.
-        sums = {nodes[n].args[1]: n for n in stage.reduces if nodes[n].attr == SUM_EXP}
+        sums = {nodes[n].args[1]: n for n in stage.reduces if nodes[n].attr in SUMS_OF_EXP}
         alone = [n for n in stage.reduces if n not in sums and n not in sums.values()]
         for n in sums:
             declare_lanes(body, n)

@@ -4,8 +4,9 @@ Lanes of a warp by shuffles, warps through shared memory, blocks of a cluster by
 warp's partial result into every block's shared memory. Every thread ends up with the result, from
 partial results in the same order.
 
-A sum of exponentials (`SUM_EXP`) is a partial result only together with the maximum it was taken
-relative to: partial sums are rescaled to the common maximum, which is reduced first, and added.
+A sum of exponentials (`SUMS_OF_EXP`) is a partial result only together with the maximum it was
+taken relative to: partial sums are rescaled to the common maximum, which is reduced first, and
+added.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import combine
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
-from fuser_direct.ir.kernel import SUM_EXP
+from fuser_direct.ir.kernel import SUM_EXP, SUM_EXP_GUARDED, SUMS_OF_EXP
 from fuser_direct.schedulers.schedule import CudaInnerOuter, CudaRow
 
 WARP = 32
@@ -83,6 +84,8 @@ class Exchange:
             node = body.kernel.nodes[n]
             if node.attr == SUM_EXP:
                 body.line(f"a{n} = fd_exp_sum(a{n}, a{node.args[1]}, begin < end);")
+            elif node.attr == SUM_EXP_GUARDED:
+                body.line(f"a{n} = fd_exp_sum_guarded(a{n}, a{node.args[1]});")
             value = expr.rounded_to_half(f"a{n}", node.dtype)
             body.line(f"const {expr.register_type(node.dtype)} v{n} = {value};", str(node.attr))
             body.declared.add(n)
@@ -95,12 +98,12 @@ class Exchange:
     def _between_lanes(self, reduces: Sequence[int]) -> None:
         body, nodes = self.body, self.body.kernel.nodes
         width, members = min(self.schedule.threads, WARP), self._members()
-        tops = {nodes[n].args[1] for n in reduces if nodes[n].attr == SUM_EXP}
+        tops = {nodes[n].args[1] for n in reduces if nodes[n].attr in SUMS_OF_EXP}
         for n in reduces:
             value = f"a{n}"
             if n in tops:
                 body.line(f"const {expr.register_type(nodes[n].dtype)} own{n} = a{n};")
-            if nodes[n].attr == SUM_EXP:
+            if nodes[n].attr in SUMS_OF_EXP:
                 top = nodes[n].args[1]
                 value = f"fd_rescaled(a{n}, own{top}, a{top})"
             body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({value}, {members});")
@@ -167,7 +170,7 @@ class Exchange:
         body, node = self.body, self.body.kernel.nodes[n]
         width = min(1 << (self.warps - 1).bit_length(), WARP)
         firsts = range(0, self.warps, WARP)
-        if node.attr == SUM_EXP:
+        if node.attr in SUMS_OF_EXP:
             top = node.args[1]
             values = [
                 f"fd_rescaled({self._partial(n, f)}, {self._partial(top, f)}, a{top})"

@@ -24,7 +24,8 @@ from fuser_direct.ir.kernel import (
     INDEX,
     LOAD,
     PARAM,
-    SUM_EXP,
+    SUM_EXP_GUARDED,
+    SUMS_OF_EXP,
     Kernel,
     Node,
     Stage,
@@ -205,7 +206,7 @@ class _Run:
         """The reduction over all reduction axes, which keep extent 1; over the s axis's parts in a
         split kernel.
         """
-        if node.attr == SUM_EXP:
+        if node.attr in SUMS_OF_EXP:
             return self._sum_exp(node, known)
         arg = node.args[0]
         x = cast(known[arg], self.kernel.nodes[arg].dtype, node.dtype)
@@ -230,6 +231,8 @@ class _Run:
             cast((known | self.rows)[arg], self.kernel.nodes[arg].dtype, node.dtype)
             for arg in node.args
         )
+        if node.attr == SUM_EXP_GUARDED:
+            top = np.where(np.isinf(top), 0.0, top)
         shape = [self.extents[a] if a in self.reduced else n for a, n in enumerate(x.shape)]
         shifted = pointwise("sub", [np.broadcast_to(x, shape), top], node.dtype)
         terms = pointwise("exp", [shifted], node.dtype)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
-from fuser_direct.ir.kernel import SUM_EXP
+from fuser_direct.ir.kernel import SUMS_OF_EXP
 from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.records import dataclass
@@ -170,7 +170,7 @@ class CudaRowScheduler:
 
 def is_online(lowered: Lowered) -> bool:
     """Whether a walk of the kernel sums exponentials relative to a maximum that it finds."""
-    return any(node.attr == SUM_EXP for node in lowered.kernel.nodes)
+    return any(node.attr in SUMS_OF_EXP for node in lowered.kernel.nodes)
 
 
 def _in_fewer_walks(lowered: Lowered, vector: int) -> Lowered:

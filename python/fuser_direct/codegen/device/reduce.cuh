@@ -104,6 +104,13 @@ __device__ __forceinline__ T fd_exp_sum(T sum, T top, bool is_walked) {
   return is_walked && fd_exp_base(top) != top ? top - top : sum;
 }
 
+//- fd_exp_sum_guarded
+// The same, relative to 0 where `top` is infinite.
+template <class T>
+__device__ __forceinline__ T fd_exp_sum_guarded(T sum, T top) {
+  return fd_exp_base(-top) == -top ? sum : top;
+}
+
 //- fd_cluster_arrive fd_cluster_wait
 // The barrier of all threads of a cluster: what was written before arriving can be read after waiting.
 __device__ __forceinline__ void fd_cluster_arrive() {
