@@ -47,11 +47,11 @@ def cross_entropy(fd: Any, x: Any, target: Any) -> Any:
     return fd.ops.sub(log_sum_exp(fd, wide), fd.ops.squeeze(picked, [1]))
 
 
-def _odd_rows(columns: int, dtype: DataType, maker: Maker) -> Sequence[Any]:
+def odd_rows(columns: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """NaN or an infinity first, in the middle and last; rows of -infinity, alone and but for one
-    element.
+    element; and both kinds together.
     """
-    rows = maker.rng.standard_normal((11, columns))
+    rows = rng.standard_normal((12, columns))
     for row, place in enumerate((0, columns // 2, columns - 1)):
         rows[row, place] = np.nan
         rows[3 + row, place] = np.inf
@@ -59,7 +59,13 @@ def _odd_rows(columns: int, dtype: DataType, maker: Maker) -> Sequence[Any]:
         rows[6 + row, place] = -3.0
     rows[9] = -np.inf
     rows[10, ::2] = -np.inf
-    return [maker.tensor(rows, dtype)]
+    rows[11, 1:] = -np.inf
+    rows[11, :2] = np.nan, np.inf
+    return rows
+
+
+def _odd_rows(columns: int, dtype: DataType, maker: Maker) -> Sequence[Any]:
+    return [maker.tensor(odd_rows(columns, maker.rng), dtype)]
 
 
 def _growing(rows: int, columns: int, dtype: DataType, maker: Maker) -> Sequence[Any]:
@@ -88,21 +94,10 @@ CASES = [
         for dtype in (FLOAT, BF16, DOUBLE)
     ),
     *(
-        Case(
-            f"log-sum-exp-of-odd-rows-{columns}-{dtype.name}",
-            partial(_odd_rows, columns, dtype),
-            log_sum_exp,
-            _shifted_log_sum_exp,
-        )
-        for columns in _COLUMNS
-        for dtype in (FLOAT, DOUBLE)
-    ),
-    *(
-        Case(
-            f"guarded-log-sum-exp-of-odd-rows-{columns}-{dtype.name}",
-            partial(_odd_rows, columns, dtype),
-            guarded_log_sum_exp,
-            lambda x: torch.logsumexp(x, -1),
+        Case(f"{name}-of-odd-rows-{columns}-{dtype.name}", partial(_odd_rows, columns, dtype), *how)
+        for name, *how in (
+            ("log-sum-exp", log_sum_exp, _shifted_log_sum_exp),
+            ("guarded-log-sum-exp", guarded_log_sum_exp, lambda x: torch.logsumexp(x, -1)),
         )
         for columns in _COLUMNS
         for dtype in (FLOAT, DOUBLE)

@@ -144,18 +144,7 @@ _WAYS = pytest.mark.parametrize("schedule", _SCHEDULES.values(), ids=_SCHEDULES)
 
 
 def _special_rows(extent: int) -> Array:
-    rows = np.random.default_rng(0).standard_normal((12, extent))
-    for row, place in enumerate((0, extent // 2, extent - 1)):
-        rows[row, place] = np.nan
-        rows[3 + row, place] = np.inf
-        # All but one element of a row are -infinity.
-        rows[6 + row] = -np.inf
-        rows[6 + row, place] = -3.0
-    rows[9] = -np.inf
-    rows[10, ::2] = -np.inf
-    rows[11, 1:] = -np.inf
-    rows[11, :2] = np.nan, np.inf
-    return rows
+    return cases_online.odd_rows(extent, np.random.default_rng(0))
 
 
 @_WAYS
