@@ -6,6 +6,7 @@ from tests import (
     cases_fusions,
     cases_inner_outer,
     cases_moves,
+    cases_online,
     cases_ops,
     cases_reductions,
     cases_shapes,
@@ -19,4 +20,5 @@ FUSION_CASES: list[Case] = [
     *cases_shapes.CASES,
     *cases_moves.CASES,
     *cases_inner_outer.CASES,
+    *cases_online.CASES,
 ]

@@ -12,6 +12,7 @@ import hand_kernels as hand
 
 from fuser_direct.enums import DataType as D
 from fuser_direct.ir.kernel import Kernel
+from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.schedulers.schedule import (
     CudaColumn,
     CudaPointwise,
@@ -75,6 +76,28 @@ def _softmax_case(dtype: D, schedule: CudaRow, rows: int, extent: int) -> Case:
     strides = ((extent, 1), (extent, 1))
     name = f"softmax-{dtype.name}-{rows}x{extent}-{_label(schedule)}"
     return Case(name, hand.softmax(dtype), schedule, grid, (rows, extent), strides)
+
+
+def _online(case: Case) -> Case:
+    """The case with one walk for the maximum and the sum of exponentials."""
+    kernel = fuse_exponentials(case.kernel)
+    assert kernel is not None
+    return replace(case, name=f"online-{case.name}", kernel=kernel)
+
+
+def _keeping(case: Case) -> Case:
+    """The case with loads that keep their lines in L2."""
+    assert isinstance(case.schedule, CudaPointwise | CudaColumn)
+    schedule = replace(case.schedule, evict_last=True)
+    return replace(case, name=f"{case.name}-evict-last", schedule=schedule)
+
+
+def _sending(case: Case) -> Case:
+    """The case with blocks of a cluster that send each other partial results."""
+    assert isinstance(case.schedule, CudaRow)
+    assert case.schedule.cluster > 1
+    schedule = replace(case.schedule, sends=True)
+    return replace(case, name=f"{case.name}-sending", schedule=schedule)
 
 
 def _edge_case(
@@ -222,6 +245,23 @@ BY_ROW = [
         3,
         (3, 34),
         ((34, 1), (1, 0), (1, 0)),
+    ),
+]
+
+BY_ROW += [
+    _sending(c) for c in BY_ROW if isinstance(c.schedule, CudaRow) and c.schedule.cluster > 1
+]
+BY_ROW += [_online(c) for c in BY_ROW if c.kernel.name == "softmax"]
+BY_ROW += [
+    _sending(
+        Case(
+            "bool-max-in-clusters",
+            hand.reduction("max", D.Bool, ("i", "r"), "d1", "d0"),
+            row_schedule(4, 64, 1, 0, 2, cluster=3),
+            9,
+            (3, 700),
+            ((700, 1), (1, 0)),
+        )
     ),
 ]
 
@@ -541,5 +581,9 @@ GATHERING = [
         (49,),
     ),
 ]
+
+# Inputs that are read under a cache policy.
+POINTWISE += [_keeping(POINTWISE[0])]
+BY_COLUMN += [_keeping(BY_COLUMN[0])]
 
 CASES = [*POINTWISE, *BY_ROW, *BY_COLUMN, *TRANSPOSED, *GATHERING]

@@ -136,7 +136,7 @@ static dim3 threadIdx, blockIdx, gridDim, blockDim;
 
 namespace emulation {
 
-enum Wait { kReady, kBlock, kWarp, kCluster, kDone };
+enum Wait { kReady, kBlock, kWarp, kCluster, kBarrier, kDone };
 
 struct Fiber {
   ucontext_t context;
@@ -147,11 +147,24 @@ struct Fiber {
   unsigned int shuffles = 0;
   unsigned int block = 0;          // in the cluster
   unsigned int cluster_round = 0;  // barriers of the cluster it has arrived at
+  unsigned int cluster_waits = 0;  // ... and has waited at
+  unsigned long long* barrier = nullptr;  // barrier in shared memory it waits at
   // Asynchronous copies: they take place as late as they may, when their group is waited for.
   std::vector<std::function<void()>> begun;
   std::deque<std::vector<std::function<void()>>> groups;
 };
 
+// A barrier in shared memory. What is copied or sent arrives as late as it may, when it is waited for.
+struct Barrier {
+  unsigned int expected = 0, copied = 0;
+  std::vector<std::function<void()>> copies;
+  bool is_open() const { return expected != 0 && expected == copied; }
+  void deliver() {
+    for (auto& copy : copies) copy();
+    copies.clear();
+  }
+};
+static std::map<unsigned long long*, Barrier> barriers;
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static unsigned int current;
@@ -207,7 +220,8 @@ static bool release() {
   for (unsigned int n = 0; n < fibers.size(); ++n) {
     Fiber& f = fibers[n];
     if ((f.wait == kBlock && at_barrier[f.block]) ||
-        (f.wait == kCluster && f.cluster_round <= round)) {
+        (f.wait == kCluster && f.cluster_round <= round) ||
+        (f.wait == kBarrier && barriers.at(f.barrier).is_open())) {
       f.wait = kReady;
       any = true;
     }
@@ -288,35 +302,50 @@ static inline void __syncthreads() { emulation::give_way(emulation::kBlock); }
 
 static inline unsigned int fd_cluster_rank() { return emulation::rank(); }
 static inline void fd_cluster_arrive() { ++emulation::fibers[emulation::current].cluster_round; }
-static inline void fd_cluster_wait() { emulation::give_way(emulation::kCluster); }
+static inline void fd_cluster_start() { fd_cluster_arrive(); }
+static inline void fd_cluster_wait() {
+  emulation::give_way(emulation::kCluster);
+  ++emulation::fibers[emulation::current].cluster_waits;
+}
 template <class T>
 static inline void fd_put(T* local, unsigned int rank, T x) {
   memcpy(emulation::in_block(local, rank), &x, sizeof x);
 }
 
-// Bulk copies take place when their barrier is first waited for, which needs the announced bytes.
-struct Barrier {
-  unsigned int expected = 0, copied = 0;
-  std::vector<std::function<void()>> copies;
-};
-static std::map<unsigned long long*, Barrier> barriers;
 static inline void fd_barrier_init(unsigned long long* first, int count) {
-  for (int i = 0; i < count; ++i) barriers[first + i] = Barrier();
+  for (int i = 0; i < count; ++i) emulation::barriers[first + i] = emulation::Barrier();
 }
 static inline void fd_barrier_expect(unsigned long long* barrier, unsigned int bytes) {
-  barriers.at(barrier).expected = bytes;
+  emulation::barriers.at(barrier).expected = bytes;
 }
 static inline void fd_copy_bulk(void* to, const void* from, unsigned int bytes,
                                 unsigned long long* barrier, unsigned long long = 0) {
   if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16) __builtin_trap();
-  barriers.at(barrier).copied += bytes;
-  barriers.at(barrier).copies.push_back([=] { memcpy(to, from, bytes); });
+  emulation::Barrier& here = emulation::barriers.at(barrier);
+  here.copied += bytes;
+  here.copies.push_back([=] { memcpy(to, from, bytes); });
 }
 static inline void fd_barrier_wait(unsigned long long* barrier) {
-  Barrier& here = barriers.at(barrier);
-  if (here.expected == 0 || here.expected != here.copied) __builtin_trap();
-  for (auto& copy : here.copies) copy();
-  here.copies.clear();
+  emulation::Barrier& here = emulation::barriers.at(barrier);
+  if (!here.is_open()) __builtin_trap();
+  here.deliver();
+}
+// Only after all blocks are known to have started, and to one that hasn't ended.
+template <class T>
+static inline void fd_send(T* local, unsigned int rank, T x, unsigned long long* barrier) {
+  using namespace emulation;
+  bool is_there = fibers[current].cluster_waits > 0, runs = false;
+  for (const Fiber& f : fibers) runs |= f.block == rank && f.wait != kDone;
+  if (!is_there || !runs || sizeof x % 4) __builtin_trap();
+  void* to = in_block(local, rank);
+  Barrier& there = barriers.at((unsigned long long*)in_block(barrier, rank));
+  there.copied += sizeof x;
+  there.copies.push_back([=] { memcpy(to, &x, sizeof x); });
+}
+static inline void fd_receive(unsigned long long* barrier) {
+  emulation::fibers[emulation::current].barrier = barrier;
+  emulation::give_way(emulation::kBarrier);
+  emulation::barriers.at(barrier).deliver();
 }
 
 template <int Bytes>

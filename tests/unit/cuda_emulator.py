@@ -58,7 +58,8 @@ def _source(kernel: Kernel, schedule: CudaSchedule) -> str:
     for block in blocks():
         # Assembly for newer architectures has a plain form beside it.
         has_plain_form = "__CUDA_ARCH__" in block.text
-        if ("asm" in block.text and not has_plain_form) or "fd_put" in block.names:
+        moves = block.names & {"fd_put", "fd_send"}
+        if ("asm" in block.text and not has_plain_form) or moves:
             text = text.replace(block.text, "")
     text = text.replace(
         "extern __shared__ __align__(16) unsigned char shared[]",

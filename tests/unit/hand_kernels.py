@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,48 @@ def softmax(dtype: D, axes: tuple[AxisKind, ...] = ("i", "r"), along: str = "d1"
             stage(loads, [top]),
             stage([*loads, shifted, power], [total]),
             stage([*loads, shifted, power, *sorted({ratio, out})], stores=[(y, out)]),
+        ],
+    )
+
+
+def sum_of_exponentials(
+    dtype: D,
+    base: str = "max",
+    doubled: bool = False,
+    along: str = "d1",
+    guarded: bool = False,
+    limit: float = math.inf,
+) -> Kernel:
+    """The maximum of each row, and the sum of exponentials relative to it, both stored.
+
+    base: the reduction whose result is subtracted; doubled: whether twice the value that it is of
+    is exponentiated; guarded: whether 0 is subtracted where the result is as large as `limit`.
+    """
+    b = Builder(("i", "r"))
+    wide = D.Double if dtype is D.Double else D.Float
+    x = b.buffer(dtype, along)
+    outs = [b.buffer(wide, "d0", is_output=True) for _ in range(2)]
+    load = b.node("load", dtype, attr=x)
+    top = b.reduce(base, load)
+    value, wide_top = b.cast(load, wide), b.cast(top, wide)
+    if doubled:
+        value = b.node("add", wide, value, value)
+    subtracted, after = wide_top, [wide_top] if wide_top != top else []
+    if guarded:
+        size, most = b.node("abs", wide, wide_top), b.const(limit, wide)
+        subtracted = b.node(
+            "where", wide, b.node("eq", D.Bool, size, most), b.const(0.0, wide), wide_top
+        )
+        after += range(size, subtracted + 1)
+    shifted = b.node("sub", wide, value, subtracted)
+    power = b.node("exp", wide, shifted)
+    total = b.reduce("sum", power)
+    values = [n for n in range(value + 1) if n not in (top, wide_top)]
+    return b.kernel(
+        "sum_of_exponentials",
+        [
+            stage([load], [top], after=after, row_stores=[(outs[0], wide_top)]),
+            stage([*values, shifted, power], [total], row_stores=[(outs[1], total)]),
         ],
     )
 

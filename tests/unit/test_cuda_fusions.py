@@ -96,8 +96,9 @@ def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any]) -> Sc
     assert cuda.threads_of(schedule) == grid.block[:2]
     if int(np.prod(grid.grid)) * int(np.prod(grid.block)) > _MOST_THREADS:
         pytest.skip(f"a launch of {grid} is too large for fibers")
+    kernel = scheduled.lowered.kernel
     launch(
-        part.kernel, schedule, grid.grid[0], emulated, scalars, part.extents, strides, part.chunk,
+        kernel, schedule, grid.grid[0], emulated, scalars, part.extents, strides, part.chunk,
         offsets=offsets,
     )  # fmt: skip
     for buffer, got, want in zip(part.kernel.buffers, emulated, arrays, strict=True):

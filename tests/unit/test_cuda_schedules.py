@@ -108,6 +108,33 @@ def test_long_rows_are_held_where_they_fit() -> None:
     assert on_older.unroll > 1
 
 
+def test_rows_are_read_once_for_a_maximum_and_a_sum_of_exponentials() -> None:
+    kernel = hand.sum_of_exponentials(D.BFloat16)
+    strides = ((128256, 1), (1, 0), (1, 0))
+    made = _schedule(_lowered(kernel, (8192, 128256), strides), H200)
+    schedule = made.schedule
+    assert isinstance(schedule, CudaRow)
+    assert len(made.lowered.kernel.stages) == 1
+    assert (schedule.shared, schedule.persistent, schedule.cluster) == (0, 0, 1)
+    assert "read once" in made.reason
+    assert "in one walk" in made.reason
+    # Few rows can't be split into partial sums, so that blocks of clusters share them.
+    few = _schedule(_lowered(kernel, (16, 32000), ((32000, 1), (1, 0), (1, 0))), H200)
+    assert isinstance(few.launch, CudaLaunch)
+    assert few.launch.cluster == 8
+    assert len(few.lowered.kernel.stages) == 1
+
+
+def test_rescaling_by_elements_pays_where_rows_are_not_held() -> None:
+    apart, row = (4098, 2), (1, 0)
+    softmax = hand.softmax(D.Double, along="dd")
+    held = _schedule(_lowered(softmax, (8192, 2049), (apart, apart)), H200)
+    assert len(held.lowered.kernel.stages) == 3
+    kernel = hand.sum_of_exponentials(D.Double, along="dd")
+    once = _schedule(_lowered(kernel, (8192, 2049), (apart, row, row)), H200)
+    assert len(once.lowered.kernel.stages) == 1
+
+
 def test_few_long_rows_are_spread_over_the_sms() -> None:
     assert _row(_softmax(1, 16384), H200).cluster == 8
     assert _row(_softmax(64, 4096), H200).cluster == 1
@@ -249,9 +276,13 @@ def _channels(dtype: D, images: int, channels: int, pixels: int) -> Lowered:
 
 
 def test_long_channels_are_held_by_a_cluster() -> None:
+    """As many blocks as waste least: 25088 vectors are 7 * 512 * 7, and 5 waves of 53 clusters are
+    265 channels' worth, 310 for clusters of 4 blocks with 13 vectors a thread.
+    """
     schedule = _row(_channels(D.BFloat16, 256, 256, 784), H200)
-    assert (schedule.threads, schedule.cluster) == (512, 4)
-    assert (schedule.shared, schedule.persistent) == (13, 0)
+    assert (schedule.threads, schedule.cluster) == (512, 7)
+    assert (schedule.shared, schedule.persistent) == (7, 0)
+    assert schedule.sends
     assert _row(_channels(D.BFloat16, 256, 256, 784), A100).cluster == 1
 
 

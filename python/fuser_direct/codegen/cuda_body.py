@@ -107,6 +107,12 @@ class Body:
         elif size_bytes:
             self.line(f"__shared__ __align__(16) unsigned char shared[{size_bytes}];")
 
+    def declare_policy(self) -> None:
+        """Has loads of buffers that are read once keep their lines in L2."""
+        streamed = (b for b in range(len(self.kernel.buffers)) if is_streamed(self.kernel, b))
+        self.under_policy = frozenset(streamed)
+        self.line("const unsigned long long policy = fd_keep_in_l2();")
+
     def text(self, threads: int, index_bits: int, blocks_per_sm: int = 0) -> str:
         """The whole kernel function, without device functions.
 
@@ -428,6 +434,16 @@ class Body:
                     accumulate(lane)
         for s in stores:
             self.store(s.buffer, axes, self.vector, inside)
+
+
+def is_streamed(kernel: Kernel, b: int) -> bool:
+    """Whether each element of buffer `b` is read at one point only."""
+    moves = (
+        s != 0
+        for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True)
+        if kind not in "sg"
+    )
+    return not kernel.buffers[b].is_output and all(moves)
 
 
 def points(kernel: Kernel) -> tuple[tuple[int, ...], tuple[Store, ...]]:

@@ -10,6 +10,8 @@ from fuser_direct.schedulers.schedule import CudaPointwise
 def pointwise_text(kernel: Kernel, schedule: CudaPointwise) -> str:
     """The kernel function: all loads of a thread's units, then math and stores unit by unit."""
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
+    if schedule.evict_last:
+        body.declare_policy()
     body.uniform_values()
     body.flat = frozenset(b for b, is_flat in enumerate(schedule.flat) if is_flat)
     _count_units(body)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
-from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, Stage
+from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, SUMS_OF_EXP, Stage
 
 
 def begin_buffers(body: Body, axes: Sequence[int]) -> None:
@@ -68,6 +68,17 @@ def declare_accumulator(body: Body, n: int, lanes: int = 0) -> None:
     body.line(f"for (int k = 0; k < {lanes}; ++k) a{n}[k] = {start};")
 
 
+def declare_lanes(body: Body, n: int) -> None:
+    """Declares `w`, the lanes of a unit that reduce node `n` takes in together. Those outside the
+    row change nothing.
+    """
+    node = body.kernel.nodes[n]
+    body.line(f"{expr.register_type(node.dtype)} w{n}[{body.vector}];")
+    if body.has_edges:
+        with body.lanes() as lane:
+            body.line(f"w{n}[{lane}] = {expr.identity(str(node.attr), node.dtype)};")
+
+
 def accumulate(body: Body, n: int, into: str) -> None:
     """Adds the current value of reduce node `n`'s operand to the accumulator `into`."""
     node = body.kernel.nodes[n]
@@ -77,8 +88,11 @@ def accumulate(body: Body, n: int, into: str) -> None:
 
 
 def combine(body: Body, n: int) -> str:
-    """Name of the device struct that combines two partial results of reduce node `n`."""
-    return f"fd_reduce_{body.kernel.nodes[n].attr}"
+    """Name of the device struct that combines two partial results of reduce node `n`; of a sum of
+    exponentials, two that are relative to the same maximum.
+    """
+    attr = body.kernel.nodes[n].attr
+    return f"fd_reduce_{'sum' if attr in SUMS_OF_EXP else attr}"
 
 
 def needs_index(body: Body, stage: Stage) -> bool:

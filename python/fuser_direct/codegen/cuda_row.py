@@ -19,12 +19,13 @@ from fuser_direct.codegen.cuda_reduction import (
     begin_buffers,
     declare_accumulator,
     declare_dividers,
+    declare_lanes,
     needs_index,
     points_range,
     units,
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
-from fuser_direct.ir.kernel import Kernel, Stage
+from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
 from fuser_direct.schedulers.schedule import CudaRow
 
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
@@ -47,7 +48,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     exchange = Exchange(body, schedule)
     exchange.begin()
     _begin_row(body, schedule)
-    _begin_policy(body, schedule)
+    if schedule.evict_last:
+        body.declare_policy()
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     declare_dividers(body)
@@ -67,16 +69,6 @@ def shared_bytes(kernel: Kernel, schedule: CudaRow) -> int:
     held = (n for n in held_loads(body) if is_copyable(body, n, schedule.bulk))
     each = sum(slot_bytes(body, n) for n in held)
     return each * schedule.shared * schedule.threads * schedule.rows_per_block
-
-
-def is_streamed(kernel: Kernel, b: int) -> bool:
-    """Whether each element of buffer `b` is read at one point only."""
-    moves = (
-        s != 0
-        for s, kind in zip(kernel.buffers[b].strides, kernel.axes, strict=True)
-        if kind not in "sg"
-    )
-    return not kernel.buffers[b].is_output and all(moves)
 
 
 def held_loads(body: Body) -> list[int]:
@@ -122,14 +114,6 @@ def _begin_edges(body: Body, schedule: CudaRow) -> None:
     size = expr.itemsize_bytes(buffers[b].dtype)
     body.line(f"const uindex_t shift = (uindex_t)({address} / {size} % {schedule.vector});")
     body.has_edges = True
-
-
-def _begin_policy(body: Body, schedule: CudaRow) -> None:
-    """Has loads of buffers that are read once keep their lines in L2, if the schedule asks so."""
-    if schedule.evict_last:
-        streamed = (b for b in range(len(body.kernel.buffers)) if is_streamed(body.kernel, b))
-        body.under_policy = frozenset(streamed)
-        body.line("const unsigned long long policy = fd_keep_in_l2();")
 
 
 def _begin_row(body: Body, schedule: CudaRow) -> None:
@@ -318,11 +302,22 @@ class _Walk:
                     body.store_value(s)
 
     def _compute(self, stage: Stage, packs: dict[int, str]) -> None:
-        def add(lane: str) -> None:
-            for n in stage.reduces:
-                accumulate(self.body, n, f"a{n}")
+        body, nodes = self.body, self.kernel.nodes
+        # A maximum that a sum of exponentials goes with takes in the lanes of a unit at once.
+        sums = {nodes[n].args[1]: n for n in stage.reduces if nodes[n].attr in SUMS_OF_EXP}
+        alone = [n for n in stage.reduces if n not in sums and n not in sums.values()]
+        for n in sums:
+            declare_lanes(body, n)
 
-        self.body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
+        def add(lane: str) -> None:
+            for n in sums:
+                body.line(f"w{n}[{lane}] = {body.name(nodes[n].args[0])};")
+            for n in alone:
+                accumulate(body, n, f"a{n}")
+
+        body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
+        for top, total in sums.items():
+            body.line(f"fd_add_exp(a{top}, a{total}, w{top});")
 
     def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]

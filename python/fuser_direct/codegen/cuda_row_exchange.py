@@ -3,6 +3,10 @@
 Lanes of a warp by shuffles, warps through shared memory, blocks of a cluster by writing each
 warp's partial result into every block's shared memory. Every thread ends up with the result, from
 partial results in the same order.
+
+A sum of exponentials (`SUMS_OF_EXP`) is a partial result only together with the maximum it was
+taken relative to: partial sums are rescaled to the common maximum, which is reduced first, and
+added.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from collections.abc import Sequence
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import combine
+from fuser_direct.dtypes import INFO
+from fuser_direct.enums import DataType
+from fuser_direct.ir.kernel import SUM_EXP, SUM_EXP_GUARDED, SUMS_OF_EXP
 from fuser_direct.schedulers.schedule import CudaInnerOuter, CudaRow
 
 WARP = 32
@@ -23,12 +30,18 @@ class Exchange:
     A kernel whose blocks walk one row after the other takes turns between two places in shared
     memory, numbered `turn`: the barrier of a row's exchange then also tells that all threads have
     read what the row before it left.
+
+    Blocks of a cluster that send each other partial results have a barrier in shared memory for
+    each exchange, `met`, that opens once this block has got them all. A block ends no sooner than
+    it has received what it waits for, after which nobody writes to it.
     """
 
     def __init__(self, body: Body, schedule: CudaRow | CudaInnerOuter) -> None:
         self.body = body
         self.schedule = schedule
         self.cluster = schedule.cluster if isinstance(schedule, CudaRow) else 1
+        self.sends = isinstance(schedule, CudaRow) and schedule.sends and self.cluster > 1
+        self.warps = schedule.threads // WARP * self.cluster
         self.places, self.place = schedule.rows_per_block, "threadIdx.y"
         if isinstance(schedule, CudaInnerOuter):
             self.places, self.place = 2, "turn"
@@ -37,25 +50,42 @@ class Exchange:
         # Whether the blocks of the cluster are known to have started: before that, their shared
         # memory isn't there to write to.
         self.peers_started = False
+        # Exchanges so far.
+        self.count = 0
 
     def begin(self) -> None:
-        """Tells the peers of the cluster that this block has started."""
+        """Tells the peers of the cluster that this block has started, and can be sent to."""
+        if self.sends:
+            self._begin_barriers()
         if self.cluster > 1:
-            self.body.line("fd_cluster_arrive();")
+            self.body.line("fd_cluster_start();")
+
+    def _begin_barriers(self) -> None:
+        body = self.body
+        exchanged = [stage.reduces for stage in body.kernel.stages if stage.reduces]
+        if not exchanged:
+            return
+        body.line(f"__shared__ unsigned long long met[{len(exchanged)}];")
+        with body.block("if (threadIdx.x == 0)"):
+            body.line(f"fd_barrier_init(met, {len(exchanged)});")
+            for number, reduces in enumerate(exchanged):
+                size = sum(self._slot_bytes(n) for n in reduces) * self.warps
+                body.line(f"fd_barrier_expect(&met[{number}], {size});")
 
     def share(self, reduces: Sequence[int]) -> None:
         """Declares the values of `reduces` from the threads' accumulators."""
         if not reduces:
             return
-        body, schedule = self.body, self.schedule
-        width, warps = min(schedule.threads, WARP), schedule.threads // WARP * self.cluster
-        members = self._members()
-        for n in reduces:
-            body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>(a{n}, {members});")
-        if warps > 1:
-            self._between_warps(reduces, warps)
+        body = self.body
+        self._between_lanes(reduces)
+        if self.warps > 1:
+            self._between_warps(reduces)
         for n in reduces:
             node = body.kernel.nodes[n]
+            if node.attr == SUM_EXP:
+                body.line(f"a{n} = fd_exp_sum(a{n}, a{node.args[1]}, begin < end);")
+            elif node.attr == SUM_EXP_GUARDED:
+                body.line(f"a{n} = fd_exp_sum_guarded(a{n}, a{node.args[1]});")
             value = expr.rounded_to_half(f"a{n}", node.dtype)
             body.line(f"const {expr.register_type(node.dtype)} v{n} = {value};", str(node.attr))
             body.declared.add(n)
@@ -65,11 +95,23 @@ class Exchange:
         if self.cluster > 1 and not self.peers_started:
             self.body.line("fd_cluster_wait();")
 
-    def _between_warps(self, reduces: Sequence[int], warps: int) -> None:
+    def _between_lanes(self, reduces: Sequence[int]) -> None:
+        body, nodes = self.body, self.body.kernel.nodes
+        width, members = min(self.schedule.threads, WARP), self._members()
+        tops = {nodes[n].args[1] for n in reduces if nodes[n].attr in SUMS_OF_EXP}
+        for n in reduces:
+            value = f"a{n}"
+            if n in tops:
+                body.line(f"const {expr.register_type(nodes[n].dtype)} own{n} = a{n};")
+            if nodes[n].attr in SUMS_OF_EXP:
+                top = nodes[n].args[1]
+                value = f"fd_rescaled(a{n}, own{top}, a{top})"
+            body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({value}, {members});")
+
+    def _between_warps(self, reduces: Sequence[int]) -> None:
         body, y = self.body, self.place
         for n in reduces:
-            kind = expr.register_type(body.kernel.nodes[n].dtype)
-            body.line(f"__shared__ {kind} s{n}[{self.places}][{warps}];")
+            body.line(f"__shared__ {self._slot_type(n)} s{n}[{self.places}][{self.warps}];")
         if self.cluster > 1:
             self._put_in_every_block(reduces)
         else:
@@ -78,7 +120,8 @@ class Exchange:
                     body.line(f"s{n}[{y}][x / {WARP}] = a{n};")
             body.line("__syncthreads();")
         for n in reduces:
-            self._combine_warps(n, f"s{n}[{y}]", warps)
+            self._combine_warps(n)
+        self.count += 1
 
     def _put_in_every_block(self, reduces: Sequence[int]) -> None:
         body = self.body
@@ -87,28 +130,58 @@ class Exchange:
             self.peers_started = True
         with body.block(f"if (x % {WARP} < {self.cluster})"):
             for n in reduces:
-                body.line(f"fd_put(&s{n}[0][x / {WARP}], x % {WARP}, a{n});")
-        body.line("fd_cluster_arrive();")
-        body.line("fd_cluster_wait();")
-
-    def _combine_warps(self, n: int, partials: str, warps: int) -> None:
-        """Every warp combines the `warps` partial results of node `n`."""
-        body, node = self.body, self.body.kernel.nodes[n]
-        width = min(1 << (warps - 1).bit_length(), WARP)
-        nothing = expr.identity(str(node.attr), node.dtype)
-        if warps > WARP:
-            body.line(f"a{n} = {partials}[x % {WARP}];")
-            for first in range(WARP, warps, WARP):
-                inside = f"x % {WARP} + {first} < {warps}"
-                value = f"{partials}[x % {WARP} + {first}]"
-                value = value if first + WARP <= warps else f"{inside} ? {value} : {nothing}"
-                body.line(f"a{n} = {combine(body, n)}::of(a{n}, {value});")
-            partial = f"a{n}"
+                slot, rank = f"&s{n}[0][x / {WARP}]", f"x % {WARP}"
+                if self.sends:
+                    value = f"({self._slot_type(n)})a{n}" if self._is_bool(n) else f"a{n}"
+                    body.line(f"fd_send({slot}, {rank}, {value}, &met[{self.count}]);")
+                else:
+                    body.line(f"fd_put({slot}, {rank}, a{n});")
+        if self.sends:
+            body.line(f"fd_receive(&met[{self.count}]);")
         else:
-            partial = f"{partials}[x % {width}]"
-            if warps != width:
-                partial = f"x % {width} < {warps} ? {partial} : {nothing}"
-        body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({partial}, 0xffffffffu);")
+            body.line("fd_cluster_arrive();")
+            body.line("fd_cluster_wait();")
+
+    def _is_bool(self, n: int) -> bool:
+        return self.body.kernel.nodes[n].dtype is DataType.Bool
+
+    def _slot_type(self, n: int) -> str:
+        """Type of a partial result in shared memory: nothing under 4 bytes can be sent."""
+        kind = expr.register_type(self.body.kernel.nodes[n].dtype)
+        return "int" if self.sends and self._is_bool(n) else kind
+
+    def _slot_bytes(self, n: int) -> int:
+        return max(INFO[self.body.kernel.nodes[n].dtype].itemsize_bytes, 4)
+
+    def _partial(self, n: int, first: int) -> str:
+        """The partial result of warp `first` plus the lane's number, of node `n`; one that changes
+        nothing where there is none.
+        """
+        width = min(1 << (self.warps - 1).bit_length(), WARP)
+        node, number = self.body.kernel.nodes[n], f"x % {width}" + (f" + {first}" if first else "")
+        text = f"s{n}[{self.place}][{number}]"
+        if first + width > self.warps:
+            nothing = expr.identity(str(node.attr), node.dtype)
+            text = f"({number} < {self.warps} ? {text} : {nothing})"
+        return text
+
+    def _combine_warps(self, n: int) -> None:
+        """Every warp combines the partial results of node `n`."""
+        body, node = self.body, self.body.kernel.nodes[n]
+        width = min(1 << (self.warps - 1).bit_length(), WARP)
+        firsts = range(0, self.warps, WARP)
+        if node.attr in SUMS_OF_EXP:
+            top = node.args[1]
+            values = [
+                f"fd_rescaled({self._partial(n, f)}, {self._partial(top, f)}, a{top})"
+                for f in firsts
+            ]
+        else:
+            values = [self._partial(n, f) for f in firsts]
+        body.line(f"a{n} = {values[0]};")
+        for value in values[1:]:
+            body.line(f"a{n} = {combine(body, n)}::of(a{n}, {value});")
+        body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>(a{n}, 0xffffffffu);")
 
     def _members(self) -> str:
         """Mask of the lanes that shuffle together: whole warps, unless the block's last warp isn't

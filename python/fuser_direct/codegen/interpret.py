@@ -24,6 +24,8 @@ from fuser_direct.ir.kernel import (
     INDEX,
     LOAD,
     PARAM,
+    SUM_EXP_GUARDED,
+    SUMS_OF_EXP,
     Kernel,
     Node,
     Stage,
@@ -204,6 +206,8 @@ class _Run:
         """The reduction over all reduction axes, which keep extent 1; over the s axis's parts in a
         split kernel.
         """
+        if node.attr in SUMS_OF_EXP:
+            return self._sum_exp(node, known)
         arg = node.args[0]
         x = cast(known[arg], self.kernel.nodes[arg].dtype, node.dtype)
         shape = [self.extents[a] if a in self.reduced else n for a, n in enumerate(x.shape)]
@@ -221,6 +225,18 @@ class _Run:
             parts.append(reduction(str(node.attr), part, (part.ndim - 1,), node.dtype))
         whole = np.concatenate(parts, axis=kept.index(split))
         return np.expand_dims(whole, self.reduced)
+
+    def _sum_exp(self, node: Node, known: dict[int, Array]) -> Array:
+        x, top = (
+            cast((known | self.rows)[arg], self.kernel.nodes[arg].dtype, node.dtype)
+            for arg in node.args
+        )
+        if node.attr == SUM_EXP_GUARDED:
+            top = np.where(np.isinf(top), 0.0, top)
+        shape = [self.extents[a] if a in self.reduced else n for a, n in enumerate(x.shape)]
+        shifted = pointwise("sub", [np.broadcast_to(x, shape), top], node.dtype)
+        terms = pointwise("exp", [shifted], node.dtype)
+        return np.expand_dims(reduction("sum", terms, self.reduced, node.dtype), self.reduced)
 
     def _outer(self, node: Node, known: dict[int, Array]) -> Array:
         """The reduction over the rows of each group; groups are of neighbouring rows, as many as

@@ -47,6 +47,11 @@ LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, OUTER, CAST = (
     "outer",
     "cast",
 )
+# Reductions by two operands, a value x and the maximum m of x over the row: the sum of exp(x - m),
+# computed in the walk that finds m (`lowering.online`). Guarded, it is relative to 0 instead where
+# m is infinite.
+SUM_EXP, SUM_EXP_GUARDED = "sum_exp", "sum_exp_guarded"
+SUMS_OF_EXP = (SUM_EXP, SUM_EXP_GUARDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,10 @@ class Node:
     the value is zero), GATHER (attr: buffer number; args: an Int offset in elements, added to what
     the buffer's strides give, and an optional Bool as for LOAD), PARAM (attr: scalar number), CONST
     (attr: the Python value), INDEX (attr: axis number; the current index along it, dtype Int),
-    REDUCE (attr: sum, prod, max or min over all reduction axes; one arg, accumulated in the
-    register type of `dtype`), OUTER (as REDUCE, over the iteration axes: one result for each point
-    of the reduction axes), CAST, or the name of a row of the op table. args: operand nodes, by
-    number; all come earlier in `Kernel.nodes`.
+    REDUCE (attr: sum, prod, max or min over all reduction axes, one arg, accumulated in the
+    register type of `dtype`; or one of SUMS_OF_EXP), OUTER (as REDUCE, over the iteration axes: one
+    result for each point of the reduction axes), CAST, or the name of a row of the op table. args:
+    operand nodes, by number; all come earlier in `Kernel.nodes`.
     """
 
     op: str

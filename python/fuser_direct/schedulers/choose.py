@@ -102,7 +102,11 @@ def _leaves_idle(lowered: Lowered, device: CpuDevice | CudaDevice) -> bool:
     made = schedule(lowered, device, LaunchConstraints(), ())
     assert isinstance(made.launch, CudaLaunch)
     blocks = made.launch.grid[0]
-    if blocks >= device.sm_count or lowered.moved_bytes < blocks * _CUT_FROM_BYTES:
+    # Cut, each stage walks the rows once more; whole, some may walk them together.
+    walks, together = len(kernel.stages), len(made.lowered.kernel.stages)
+    if blocks * walks >= device.sm_count * together:
+        return False
+    if lowered.moved_bytes < blocks * _CUT_FROM_BYTES:
         return False
     return not _is_held(lowered, made.schedule)
 

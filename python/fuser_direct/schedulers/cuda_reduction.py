@@ -18,8 +18,12 @@ from fuser_direct.schedulers.vectorize import (
 
 # A reduction is split when its blocks fill less than this many waves of the SMs ...
 _SPLIT_BELOW_WAVES = 1
-# ... and each of its parts still reads this much.
+# ... into this many an SM, so that all run in one wave ...
+_PARTS_PER_SM = 2
+# ... as long as each of them still reads this much.
 _SPLIT_MIN_BYTES = 32 << 10
+# Whether column reductions read their inputs under the L2 policy "evict last"; not measured yet.
+EVICT_LAST = False
 
 
 def row_elems(lowered: Lowered) -> int:
@@ -69,6 +73,7 @@ class CudaColumnScheduler:
             vectorized,
             index_bits(lowered),
             uniform=uniform_nodes(lowered, vector),
+            evict_last=EVICT_LAST and not adds_partial_results(lowered),
         )
         launch = CudaLaunch((ceil_div(units, threads_x), 1, 1), (threads_x, threads_y, 1))
         kind = (
@@ -120,8 +125,7 @@ def split_chunk(lowered: Lowered, device: CudaDevice) -> int:
         blocks, step = ceil_div(lowered.rows, 16 * vector), 32
     if blocks >= _SPLIT_BELOW_WAVES * device.sm_count:
         return 0
-    # All blocks in one wave, evenly: two of them fit an SM.
-    wanted = max(2 * device.sm_count // blocks, 2)
+    wanted = max(_PARTS_PER_SM * device.sm_count // blocks, 2)
     bytes_each = lowered.moved_bytes // blocks
     parts = min(wanted, bytes_each // _SPLIT_MIN_BYTES, ceil_div(lowered.reduced_elems, step))
     if parts < 2:

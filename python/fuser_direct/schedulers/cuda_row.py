@@ -4,9 +4,13 @@ stages.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
+from fuser_direct.ir.kernel import SUMS_OF_EXP
 from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.cuda_reduction import refuse, row_elems
@@ -33,6 +37,9 @@ _OVERFLOW_WORDS = 12
 _SHARED_RESERVE = 3 << 10
 # Largest cluster that every GPU with clusters takes.
 _MAX_CLUSTER = 8
+# Blocks that may share a row which doesn't fit one SM. Any number serves: 25088 vectors, the
+# channels of 256 images of 28x28, are 7 * 512 * 7.
+CLUSTERS = (2, 3, 4, 5, 6, 7, 8)
 # Least vectors a block of a cluster is worth: below, the exchange between blocks costs more than
 # the loads.
 _MIN_CLUSTER_UNITS = 256
@@ -46,6 +53,8 @@ _LITTLE_MATH_REGISTERS = 16
 _MOST_UNROLLED = 32
 # Clusters of four and more leave some SMs of uneven groups out (124 of an H200's 132 are reached).
 _CLUSTER_SMS = 0.94
+# How much more than the least time of whole waves fewer blocks a row are worth.
+_NEARLY = 1.05
 # With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let
 # more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
@@ -54,6 +63,15 @@ _QUICK_ROW_BYTES = 16 << 10
 # and pointwise kernels without a flush: 330 us with it, 336 without; single kernels 1 to 4 %
 # faster.
 EVICT_LAST = True
+# Whether a row's maximum and the sum of exponentials relative to it are found in one walk
+# (`lowering.online`): always where that saves reading the row again, and where it is held if
+# rescaling, one more exponential a unit, adds little.
+ONLINE = True
+_MIN_ONLINE_VECTOR = 4
+# Whether blocks of a cluster send each other partial results instead of meeting at the cluster's
+# barrier. At that barrier each thread waits for all it has under way: 2.9 cycles of every issued
+# instruction on an H200 (softmax 4096x131072).
+SENDS = True
 # Whether shared memory is filled by bulk copies where they can: they take the policy too.
 BULK_COPIES = False
 
@@ -105,17 +123,20 @@ class CudaRowScheduler:
     ) -> Scheduled:
         """Threads, rows a block and held vectors for this call's row count and length."""
         refuse(constraints, "a row reduction")
+        stages = len(lowered.kernel.stages)
         vector, vectorized = vectorization(lowered)
         over_edges = row_edges(lowered)
         edges = over_edges is not None and over_edges[0] > vector
         if over_edges is not None and edges:
             vector, vectorized = over_edges
+        lowered = _in_fewer_walks(lowered, vector)
         row = _describe(lowered, vector, vectorized, edges)
-        place = _place(row, device) if row.words else _Place(_row_threads(row, device))
+        place = _place(row, device) if row.words else _unheld(lowered, row, device)
         threads = place.threads
         rows_per_block = max(128 // threads, 1) if threads <= 32 else 1
         rows_per_block = min(rows_per_block, power_of_two_at_least(max(lowered.rows, 1)))
-        unroll = 1 if place.held >= row.units else min(4, ceil_div(row.units, threads))
+        each = ceil_div(row.units, threads * place.cluster)
+        unroll = 1 if place.held >= row.units else min(4, each)
         bulk = BULK_COPIES and _copies_in_bulk(lowered, row, place, rows_per_block, device)
         schedule = CudaRow(
             vector,
@@ -133,20 +154,45 @@ class CudaRowScheduler:
             edges,
             bulk,
             uniform=() if edges else uniform_nodes(lowered, vector),
+            sends=SENDS and place.cluster > 1,
         )
         blocks = max(ceil_div(lowered.rows, rows_per_block), 1) * place.cluster
         launch = CudaLaunch((blocks, 1, 1), (threads, rows_per_block, 1), place.cluster)
-        kind = (
-            SchedulerType.inner_persistent
-            if len(lowered.kernel.stages) > 1
-            else SchedulerType.reduction
-        )
+        kind = SchedulerType.inner_persistent if stages > 1 else SchedulerType.reduction
         reason = (
             f"{lowered.rows} rows of {row.units} vectors of {vector}, {threads} threads a "
             f"{'block' if place.cluster > 1 else 'row'}, {_where(place, row)}"
             f"{', aligned vectors over the edges of rows' if edges else ''}"
+            f"{', maximum and sum of exponentials in one walk' if is_online(lowered) else ''}"
         )
         return Scheduled(lowered, kind, schedule, launch, reason)
+
+
+def is_online(lowered: Lowered) -> bool:
+    """Whether a walk of the kernel sums exponentials relative to a maximum that it finds."""
+    return any(node.attr in SUMS_OF_EXP for node in lowered.kernel.nodes)
+
+
+def _in_fewer_walks(lowered: Lowered, vector: int) -> Lowered:
+    """The kernel with one walk for maximum and sum of exponentials, where that pays."""
+    kernel = fuse_exponentials(lowered.kernel) if ONLINE else None
+    if kernel is None:
+        return lowered
+    fused = replace(lowered, kernel=kernel)
+    is_read_once = len(reused_loads(fused)) < len(reused_loads(lowered))
+    return fused if is_read_once or vector >= _MIN_ONLINE_VECTOR else lowered
+
+
+def _unheld(lowered: Lowered, row: _Row, device: CudaDevice) -> _Place:
+    """Threads for rows that one stage reads: of a cluster, where rows are few and can't be split
+    over two kernels, since partial sums are worth nothing without their maximum.
+    """
+    cluster = 1
+    if is_online(lowered) and device.has_clusters and row.rows < 2 * device.sm_count:
+        cluster = _blocks_for_few(row, device)
+    if cluster == 1:
+        return _Place(_row_threads(row, device))
+    return _Place(_cluster_threads(ceil_div(row.units, cluster)), cluster)
 
 
 def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges: bool) -> _Row:
@@ -183,7 +229,8 @@ def _copies_in_bulk(
 def _where(place: _Place, row: _Row) -> str:
     """The choice in words."""
     if not place.held:
-        return "read again by each stage"
+        spread = f" by a cluster of {place.cluster} blocks" if place.cluster > 1 else ""
+        return f"read {'again by each stage' if row.words else 'once'}{spread}"
     parts = [
         f"{count} vectors a thread in {what}"
         for count, what in ((place.shared, "shared memory"), (place.registers, "registers"))
@@ -266,13 +313,21 @@ def _part_of_row(row: _Row, device: CudaDevice) -> _Place:
 
 
 def _spread(row: _Row, device: CudaDevice) -> int:
-    """Blocks a row when there are fewer rows than SMs: as many as the SMs allow and the row's
-    length pays for.
-    """
+    """Blocks a row when there are fewer rows than SMs, if they can hold it."""
+    wanted = _blocks_for_few(row, device)
+    return wanted if _is_held(row, _in_cluster(row, device, wanted)) else 1
+
+
+def _blocks_for_few(row: _Row, device: CudaDevice) -> int:
+    """Blocks a row, as many as the SMs allow and the row's length pays for."""
     wanted = min(device.sm_count // max(row.rows, 1), row.units // _MIN_CLUSTER_UNITS, _MAX_CLUSTER)
     wanted = 1 << max(wanted, 1).bit_length() - 1
-    is_worth_it = wanted >= 4 or row.units >= 2 * _MIN_PAIR_UNITS
-    return wanted if is_worth_it and _is_held(row, _in_cluster(row, device, wanted)) else 1
+    return wanted if wanted >= 4 or row.units >= 2 * _MIN_PAIR_UNITS else 1
+
+
+def _cluster_threads(units: int) -> int:
+    """Threads a block of a cluster that walks `units` vectors of each row."""
+    return min(max(round_up(ceil_div(units, 2), 32), 64), 512)
 
 
 def _is_held(row: _Row, place: _Place) -> bool:
@@ -290,7 +345,7 @@ def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
     registers.
     """
     units = ceil_div(row.units, cluster)
-    threads = min(max(round_up(ceil_div(units, 2), 32), 64), 512)
+    threads = _cluster_threads(units)
     held = ceil_div(units, threads)
     if held * row.words <= 16 or not row.copied_bytes:
         return _Place(threads, cluster, 0, held)
@@ -299,24 +354,32 @@ def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
 
 
 def _least_cluster(row: _Row, device: CudaDevice) -> _Place | None:
-    """The fewest blocks a row such that two of them fit an SM, or more where that fills the last
-    wave better; None if the largest cluster is too small. One block an SM isn't enough: while its
+    """The fewest blocks a row such that two of them fit an SM and the last wave is about as full as
+    it can be; None if the largest cluster is too small. One block an SM isn't enough: while its
     peers finish, its SM would idle.
 
     Where shared memory can't be filled by copies, small blocks hold their share in registers
     (batch norm 256x256x28x28 on an H200: 73 us from shared memory, 77 from registers).
     """
-    best, best_cost = None, 0.0
-    for cluster in (2, 4, 8) if row.copied_bytes else ():
+    found = []
+    for cluster in CLUSTERS if row.copied_bytes else ():
         place = _in_cluster(row, device, cluster)
         if not _is_held(row, place):
             continue
-        block_bytes = place.threads * place.shared * row.copied_bytes + 1024
-        per_sm = max((device.shared_per_block_bytes + 1024) // block_bytes, 1)
-        cost = _waves_cost(row, device, cluster, min(per_sm, 2048 // place.threads))
-        if best is None or cost < 0.9 * best_cost:
-            best, best_cost = place, cost
-    return best or _small_blocks(row, device)
+        found.append((_waves_cost(row, device, cluster, _blocks_per_sm(row, place, device)), place))
+    if not found:
+        return _small_blocks(row, device)
+    enough = _NEARLY * min(cost for cost, _ in found)
+    return next(place for cost, place in found if cost <= enough)
+
+
+def _blocks_per_sm(row: _Row, place: _Place, device: CudaDevice) -> int:
+    """How many blocks an SM's shared memory, registers and threads have room for."""
+    block_bytes = place.threads * place.shared * row.copied_bytes + 1024
+    by_memory = (device.shared_per_block_bytes + 1024) // block_bytes
+    registers = place.threads * (place.registers * row.words + _MATH_REGISTERS)
+    by_threads = device.max_threads_per_sm // place.threads
+    return max(min(by_memory, device.registers_per_sm // registers, by_threads), 1)
 
 
 def _small_blocks(row: _Row, device: CudaDevice) -> _Place | None:

@@ -24,6 +24,7 @@ class CudaPointwise:
     elements n * vector on, and its address waits for no division. Empty: none is.
     uniform: nodes that vary along the innermost axis, but not between the lanes of a vector, and
     indices that only such nodes use: they are evaluated once a vector, for its first lane.
+    evict_last: as in `CudaRow`.
     """
 
     vector: int
@@ -34,6 +35,7 @@ class CudaPointwise:
     grid_stride: bool = False
     flat: tuple[bool, ...] = ()
     uniform: tuple[int, ...] = ()
+    evict_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class CudaRow:
     cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block
     cluster; thread x of block c is then thread c * threads + x of the row's threads * cluster.
     Above 1 it needs rows_per_block 1 and whole warps.
+    sends: whether the blocks of a cluster send each other their partial results and wait for those
+    alone (`st.async`, a barrier in shared memory for each exchange), instead of meeting at the
+    cluster's barrier, where every thread waits for all it has under way.
     edges: whether rows begin anywhere and have any length. Units then are the aligned vectors of
     the reference buffer (the first vectorized output, else the first vectorized buffer) in which
     elements of the row lie; lanes of a row's first and last unit that lie outside the row are
@@ -89,6 +94,7 @@ class CudaRow:
     follows: bool = False
     leads: bool = False
     uniform: tuple[int, ...] = ()
+    sends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads: as in `CudaRow`. uniform: as in `CudaPointwise`.
+    extent. follows, leads, evict_last: as in `CudaRow`. uniform: as in `CudaPointwise`.
     """
 
     vector: int
@@ -137,6 +143,7 @@ class CudaColumn:
     follows: bool = False
     leads: bool = False
     uniform: tuple[int, ...] = ()
+    evict_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

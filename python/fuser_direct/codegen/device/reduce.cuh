@@ -63,6 +63,54 @@ __device__ __forceinline__ T fd_reduce_lanes(T x, unsigned int members) {
   return x;
 }
 
+//- fd_exp_base
+// What exponents are taken relative to, given the largest so far: itself, or 0 for -infinity, so
+// that exp(-infinity - base) is 0 before anything else has been seen.
+__device__ __forceinline__ float fd_exp_base(float top) {
+  return top < -3.402823466e38f ? 0.0f : top;
+}
+__device__ __forceinline__ double fd_exp_base(double top) {
+  return top < -1.7976931348623157e308 ? 0.0 : top;
+}
+
+//- fd_add_exp
+// Adds exp(x[i] - m) to `sum`, m the maximum of all that has been added, which is then `top`.
+template <int N, class T>
+__device__ __forceinline__ void fd_add_exp(T& top, T& sum, const T (&x)[N]) {
+  T high = x[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) high = fd_maximum(high, x[i]);
+  high = fd_maximum(top, high);
+  const T base = fd_exp_base(high);
+  T part = fd_exp(x[0] - base);
+#pragma unroll
+  for (int i = 1; i < N; ++i) part += fd_exp(x[i] - base);
+  sum = sum * fd_exp(top - base) + part;
+  top = high;
+}
+
+//- fd_rescaled
+// A sum of exponentials relative to the maximum `top`, made one relative to `whole` >= `top`.
+template <class T>
+__device__ __forceinline__ T fd_rescaled(T sum, T top, T whole) {
+  return sum * fd_exp(top - fd_exp_base(whole));
+}
+
+//- fd_exp_sum
+// The sum of exp(x - top) over a row. Where every x is -infinity it is NaN, as -infinity -
+// (-infinity) is; a row without elements sums to 0.
+template <class T>
+__device__ __forceinline__ T fd_exp_sum(T sum, T top, bool is_walked) {
+  return is_walked && fd_exp_base(top) != top ? top - top : sum;
+}
+
+//- fd_exp_sum_guarded
+// The same, relative to 0 where `top` is infinite.
+template <class T>
+__device__ __forceinline__ T fd_exp_sum_guarded(T sum, T top) {
+  return fd_exp_base(-top) == -top ? sum : top;
+}
+
 //- fd_cluster_arrive fd_cluster_wait
 // The barrier of all threads of a cluster: what was written before arriving can be read after waiting.
 __device__ __forceinline__ void fd_cluster_arrive() {
@@ -70,6 +118,13 @@ __device__ __forceinline__ void fd_cluster_arrive() {
 }
 __device__ __forceinline__ void fd_cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+//- fd_cluster_start
+// Tells the peers of the cluster that this block has started, without waiting for what its threads
+// have under way: peers learn of nothing but of barriers, which were made known to them already.
+__device__ __forceinline__ void fd_cluster_start() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 //- fd_wait_for_previous
@@ -160,4 +215,71 @@ __device__ __forceinline__ T fd_reduce_block(T x, T* slots, unsigned int place, 
     __syncthreads();
   }
   return slots[0];
+}
+
+//- fd_send_4 fd_send_8
+// Writes 4 or 8 bytes to the place that `local` has in the shared memory of block `rank`, and has
+// the barrier at the place of `barrier` there count them. The sender waits for nothing.
+__device__ __forceinline__ void fd_send_4(void* local, unsigned int rank, unsigned int w,
+                                          unsigned long long* barrier) {
+  asm volatile(
+      "{ .reg .b32 a, b; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 b, %1, %2; "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [a], %3, [b]; }" ::"r"(
+          (unsigned int)__cvta_generic_to_shared(local)),
+      "r"((unsigned int)__cvta_generic_to_shared(barrier)), "r"(rank), "r"(w)
+      : "memory");
+}
+__device__ __forceinline__ void fd_send_8(void* local, unsigned int rank, unsigned long long w,
+                                          unsigned long long* barrier) {
+  asm volatile(
+      "{ .reg .b32 a, b; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 b, %1, %2; "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [a], %3, [b]; }" ::"r"(
+          (unsigned int)__cvta_generic_to_shared(local)),
+      "r"((unsigned int)__cvta_generic_to_shared(barrier)), "r"(rank), "l"(w)
+      : "memory");
+}
+
+//- fd_send
+// Sends a value to the place that `local` has in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void fd_send(int* local, unsigned int rank, int x,
+                                        unsigned long long* barrier) {
+  fd_send_4(local, rank, (unsigned int)x, barrier);
+}
+__device__ __forceinline__ void fd_send(float* local, unsigned int rank, float x,
+                                        unsigned long long* barrier) {
+  fd_send_4(local, rank, __float_as_uint(x), barrier);
+}
+__device__ __forceinline__ void fd_send(long long* local, unsigned int rank, long long x,
+                                        unsigned long long* barrier) {
+  fd_send_8(local, rank, (unsigned long long)x, barrier);
+}
+__device__ __forceinline__ void fd_send(double* local, unsigned int rank, double x,
+                                        unsigned long long* barrier) {
+  fd_send_8(local, rank,
+            (unsigned long long)(unsigned int)__double2hiint(x) << 32 |
+                (unsigned int)__double2loint(x),
+            barrier);
+}
+
+//- fd_send [complex]
+template <class T>
+__device__ __forceinline__ void fd_send(fd_complex<T>* local, unsigned int rank, fd_complex<T> x,
+                                        unsigned long long* barrier) {
+  fd_send(&local->re, rank, x.re, barrier);
+  fd_send(&local->im, rank, x.im, barrier);
+}
+
+//- fd_receive
+// Waits until all that `barrier` expects has been sent, and can be read.
+__device__ __forceinline__ void fd_receive(unsigned long long* barrier) {
+  unsigned int is_open;
+  do {
+    asm volatile(
+        "{ .reg .pred open; "
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 open, [%1], 0; "
+        "selp.u32 %0, 1, 0, open; }"
+        : "=r"(is_open)
+        : "r"((unsigned int)__cvta_generic_to_shared(barrier))
+        : "memory");
+  } while (!is_open);
 }
