@@ -61,7 +61,7 @@ def _cross_entropy_both(fd: Any, x: Any, target: Any) -> Any:
         fd.ops.broadcast(number, [True, False]), fd.ops.broadcast(target, [False, True])
     )
     probability = fd.ops.div(weights, total)
-    inner = fd.ops.sub(probability, fd.ops.where(hit, 1.0, 0.0))
+    inner = fd.ops.sub(probability, wide(fd, hit))
     grad = fd.ops.div(inner, fd.ops.size(x, 0))
     return loss, fd.ops.cast(grad, x.dtype())
 

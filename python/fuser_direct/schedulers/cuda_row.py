@@ -37,9 +37,10 @@ _OVERFLOW_WORDS = 12
 _SHARED_RESERVE = 3 << 10
 # Largest cluster that every GPU with clusters takes.
 _MAX_CLUSTER = 8
-# Blocks that may share a row which doesn't fit one SM. Any number serves: 25088 vectors, the
-# channels of 256 images of 28x28, are 7 * 512 * 7.
-CLUSTERS = (2, 3, 4, 5, 6, 7, 8)
+# Blocks that may share a row which doesn't fit one SM. Any number would serve, but clusters of 7
+# came out behind those of 4 on an H200, though they fill their waves better (batch norm
+# 256x256x28x28: 73 us against 70).
+CLUSTERS = (2, 4, 8)
 # Least vectors a block of a cluster is worth: below, the exchange between blocks costs more than
 # the loads.
 _MIN_CLUSTER_UNITS = 256
@@ -53,8 +54,9 @@ _LITTLE_MATH_REGISTERS = 16
 _MOST_UNROLLED = 32
 # Clusters of four and more leave some SMs of uneven groups out (124 of an H200's 132 are reached).
 _CLUSTER_SMS = 0.94
-# How much more than the least time of whole waves fewer blocks a row are worth.
-_NEARLY = 1.05
+# How much more than the least time of whole waves fewer blocks a row are worth: they exchange
+# less (H200, batch norm 256x256x28x28: 70 us with 4 blocks, 73 with 8 and fuller waves).
+_NEARLY = 1.15
 # With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let
 # more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
@@ -68,10 +70,11 @@ EVICT_LAST = True
 # rescaling, one more exponential a unit, adds little.
 ONLINE = True
 _MIN_ONLINE_VECTOR = 4
-# Whether blocks of a cluster send each other partial results instead of meeting at the cluster's
-# barrier. At that barrier each thread waits for all it has under way: 2.9 cycles of every issued
-# instruction on an H200 (softmax 4096x131072).
-SENDS = True
+# Clusters of more blocks than this send each other partial results instead of meeting at the
+# cluster's barrier, where each thread waits for all it has under way (H200, batch norm
+# 256x256x28x28, 4 blocks: 70 us against 75). Pairs meet sooner than they send (softmax 4096x131072:
+# 530 us at the barrier, 579 by messages).
+MOST_AT_BARRIER = 2
 # Whether shared memory is filled by bulk copies where they can: they take the policy too.
 BULK_COPIES = False
 
@@ -148,13 +151,14 @@ class CudaRowScheduler:
             index_bits(lowered),
             place.shared,
             # Asynchronous copies under this policy stopped with "illegal instruction" on an H200.
-            EVICT_LAST and (not place.shared or bulk),
+            # Rows that are only streamed lose by it: cross entropy 8192x128256 630 us, 579 without.
+            EVICT_LAST and place.held > 0 and (not place.shared or bulk),
             place.cluster,
             place.blocks_per_sm,
             edges,
             bulk,
             uniform=() if edges else uniform_nodes(lowered, vector),
-            sends=SENDS and place.cluster > 1,
+            sends=place.cluster > MOST_AT_BARRIER,
         )
         blocks = max(ceil_div(lowered.rows, rows_per_block), 1) * place.cluster
         launch = CudaLaunch((blocks, 1, 1), (threads, rows_per_block, 1), place.cluster)
