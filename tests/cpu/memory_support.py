@@ -11,8 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuser_direct import FusionDefinition, _ext
-from fuser_direct.compiler import pipeline
-from fuser_direct.compiler import program as programs
+from fuser_direct.compiler import pipeline, stored
 
 
 class _Recorder:
@@ -84,7 +83,7 @@ def planned_peak(fd: FusionDefinition, inputs: Sequence[Any], monkeypatch: Any) 
         def __getattr__(self, name: str) -> Any:
             return getattr(_ext, name)
 
-    monkeypatch.setattr(programs, "_ext", Namespace())
+    monkeypatch.setattr(stored, "_ext", Namespace())
     assert fd.fusion is not None
     compiler = pipeline.FusionCompiler(fd.fusion)
     catcher = _ext.ExecutorCache(_described(compiler), [])

@@ -41,7 +41,7 @@ def _cuda_text(op: str, count: int) -> str:
 def _cuda_kernel(op: str, count: int, dtype: DataType = DataType.Float) -> tuple[Kernel, Any]:
     spec = TensorSpec((4096, 4096), dtype)
     (item,) = artifact._scheduled(
-        _chain(op, count, dtype).fusion, artifact._target("sm_90a"), [spec]
+        _chain(op, count, dtype).fusion, artifact.target_of("sm_90a"), [spec]
     )
     return item.lowered.kernel, item.schedule
 
