@@ -81,6 +81,11 @@ class KernelExecutor {
 
   bool is_compiled() const { return executor_ != nullptr; }
 
+  bool has_early_launches() const {
+    const CallCache::ProgramPtr program = executor_ == nullptr ? nullptr : executor_->most_recent();
+    return program != nullptr && program->has_early_launches();
+  }
+
   // The objects that a garbage collector has to know of.
   std::vector<nb::handle> referents() const {
     std::vector<nb::handle> all{fusion_, scheduler_type_, params_.index_type, params_.device};
@@ -265,8 +270,9 @@ void bind_executor_class(nb::module_& m) {
                    "list[typing.Any]"),
            "Run on tensors and scalars; returns the outputs.")
       .def("is_compiled", &KernelExecutor::is_compiled)
-      // No kernel that is generated here waits for or triggers a dependent launch.
-      .def("is_programmatic_dependent_launch_enabled", [](const KernelExecutor&) { return false; });
+      .def("is_programmatic_dependent_launch_enabled", &KernelExecutor::has_early_launches,
+           "Whether a kernel of the call that was compiled or run last begins while the one before "
+           "it still runs; never before one is built, nor with FUSER_DIRECT_EARLY_LAUNCH=0.");
 }
 
 }  // namespace

@@ -275,8 +275,7 @@ const Launch::Ready& Launch::ready() const {
     attribute.value.cluster[0] = cluster_;
     attribute.value.cluster[1] = attribute.value.cluster[2] = 1;
   }
-  const bool can_be_early = on.properties->has_clusters && api.version >= kEarlyLaunchDriver;
-  if (is_early_ && can_be_early && takes_early_launches()) {
+  if (begins_early()) {
     LaunchAttribute& attribute = made->attributes[made->count++];
     attribute.id = kAttributeProgrammaticSerialization;
     attribute.value.is_allowed = 1;
@@ -284,6 +283,11 @@ const Launch::Ready& Launch::ready() const {
   const Ready* other = nullptr;
   if (!ready_.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
   return *made.release();
+}
+
+bool Launch::begins_early() const {
+  return is_early_ && takes_early_launches() && driver().version >= kEarlyLaunchDriver &&
+         device_properties(device_).has_clusters;
 }
 
 void Launch::queue(void** params, void* stream) const {

@@ -74,6 +74,9 @@ class Launch {
   // Whether the grid has no block.
   bool is_empty() const noexcept { return grid_.x == 0 || grid_.y == 0 || grid_.z == 0; }
 
+  // Whether the driver is told that it may begin early. Throws CudaUnavailableError.
+  bool begins_early() const;
+
   // Queues it on `stream` (a CUstream; null is the default stream) of the device, which need not be
   // current: it is made current for the launch, and the caller's restored after it.
   // params: one pointer to each argument's value, read before the call returns.

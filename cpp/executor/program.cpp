@@ -252,6 +252,13 @@ std::vector<int64_t> Program::buffers_of(const Step& step) const {
   return numbers;
 }
 
+bool Program::has_early_launches() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    const auto* cuda = std::get_if<CudaStep>(&step.action);
+    return cuda != nullptr && cuda->launch->begins_early();
+  });
+}
+
 void Program::finish() {
   if (is_finished_) return;
   constexpr size_t kNever = std::numeric_limits<size_t>::max();

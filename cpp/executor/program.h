@@ -128,6 +128,9 @@ class Program {
   const std::vector<int64_t>& outputs_without_step() const { return outputs_without_step_; }
   const std::vector<ViewSpec>& views() const { return views_; }
   const std::vector<int64_t>& written_inputs() const { return written_inputs_; }
+  // Whether some kernel may begin while the one before it still runs.
+  bool has_early_launches() const;
+
   bool is_finished() const { return is_finished_; }
 
   // Whatever the compiler wants to find again with the program; the executor doesn't look at it.

@@ -172,7 +172,7 @@ def test_constraints_of_another_type_are_a_type_error(manual: FakeManual, value:
         executor.compile("fusion", compile_params=value)
 
 
-def test_no_dependent_launch_is_generated(manual: FakeManual) -> None:
+def test_no_launch_is_dependent_before_a_kernel_is_built(manual: FakeManual) -> None:
     executor = _ext.KernelExecutor()
     executor.compile("fusion")
     assert executor.is_programmatic_dependent_launch_enabled() is False

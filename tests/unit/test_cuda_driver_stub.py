@@ -367,3 +367,46 @@ def test_kernels_alive_at_exit_do_no_harm(run: Run) -> None:
         say("done")""")
         == "done"
     )
+
+
+_EXECUTOR = """
+import types, sys
+DEVICE, EARLY = {device}, {early}
+
+def program(*_):
+    made = _ext.Program(2, DEVICE, 1)
+    target = made.add_buffer(2, 32, [16, 256], [256, 1])
+    for is_early in (False, EARLY):
+        args = [("pointer", target, 0), ("i32", 7), ("f64", 2.5)]
+        made.launch_cuda(kernel(), GRID, BLOCK, 0, args, early=is_early)
+    made.add_output(target)
+    return made
+
+manual = types.ModuleType("fuser_direct.compiler.manual")
+manual.make_compiler = lambda *_: (program, [])
+sys.modules["fuser_direct.compiler.manual"] = manual
+executor = _ext.KernelExecutor()
+said = [executor.is_programmatic_dependent_launch_enabled()]
+executor.compile("a fusion")
+said.append(executor.is_programmatic_dependent_launch_enabled())
+executor.compile("a fusion", [1.0])
+say(said + [executor.is_programmatic_dependent_launch_enabled()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "early", "settings", "is_enabled"),
+    [
+        (0, True, {}, True),
+        (0, False, {}, False),
+        (1, True, {}, False),
+        (0, True, {"FAKE_VERSION": 12020}, False),
+        (0, True, {"FUSER_DIRECT_EARLY_LAUNCH": 0}, False),
+    ],
+    ids=["can", "not early", "device", "driver", "switched off"],
+)
+def test_executor_tells_whether_launches_are_dependent(
+    run: Run, device: int, early: bool, settings: dict[str, int], is_enabled: bool
+) -> None:
+    script = _EXECUTOR.format(device=device, early=early)
+    assert run(script, **settings) == [False, False, is_enabled]
