@@ -14,6 +14,7 @@ void set_python_error() noexcept;
 
 void bind_cpu(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
+void bind_dlpack_output(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
 void bind_kernel_executor(nanobind::module_& m);

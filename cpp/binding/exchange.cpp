@@ -67,7 +67,21 @@ void ArgumentList::clear() noexcept {
   arguments_.clear();
   for (PyObject* object : kept_) Py_DECREF(object);
   kept_.clear();
+  for (OnStream& group : on_streams_) {
+    release_after(std::move(group.objects), group.device, group.stream);
+  }
+  on_streams_.clear();
   dims_used_ = 0;
+}
+
+void ArgumentList::keep_for_stream(nb::object object, dl::Device device, void* stream) {
+  for (OnStream& group : on_streams_) {
+    if (group.device != device || group.stream != stream) continue;
+    group.objects.push_back(object.release().ptr());
+    return;
+  }
+  on_streams_.push_back({{}, device, stream});
+  on_streams_.back().objects.push_back(object.release().ptr());
 }
 
 int64_t* ArgumentList::dims(size_t count) {
@@ -107,7 +121,7 @@ void ArgumentList::read_one(PyObject* object) {
   const auto who = [this] { return "execute: argument " + std::to_string(arguments_.size() - 1); };
   Argument& argument = arguments_.emplace_back();
   argument.object = object;
-  if (const TensorLibrary* library = library_of(Py_TYPE(object))) {
+  if (const TensorLibrary* library = library_of(Py_TYPE(object), object)) {
     argument.kind = Argument::Kind::kTensor;
     argument.framework = library;
     try {
@@ -126,7 +140,16 @@ void ArgumentList::read_one(PyObject* object) {
   }
 }
 
+const Framework* ArgumentList::first_on(dl::DeviceType type) const {
+  for (const Argument& argument : arguments_) {
+    if (argument.kind != Argument::Kind::kTensor || argument.tensor.device.type != type) continue;
+    if (argument.framework->supports(type)) return argument.framework;
+  }
+  return nullptr;
+}
+
 const Framework& ArgumentList::output_framework(dl::DeviceType type) const {
+  if (const Framework* there = first_on(type)) return *there;
   bool has_tensor = false;
   for (const Argument& argument : arguments_) {
     if (argument.kind != Argument::Kind::kTensor) continue;

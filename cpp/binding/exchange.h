@@ -39,16 +39,32 @@ class ArgumentList {
   // Holds `object` until clear().
   void keep(nanobind::object object) { kept_.push_back(object.release().ptr()); }
 
-  // The library that makes outputs on `type`: that of the first tensor argument that can; without
-  // one PyTorch if the process has imported it, else NumPy. Throws InputError where none can.
+  // Holds `object` until `stream` is done with what it has been given by the time of clear().
+  void keep_for_stream(nanobind::object object, dl::Device device, void* stream);
+
+  // The library of the first argument on a GPU that makes outputs there, or null.
+  const Framework* first_on_cuda() const { return first_on(dl::DeviceType::kCuda); }
+
+  // The library that makes outputs on `type`: that of the first tensor argument there that can,
+  // else of the first elsewhere that can; without one PyTorch if the process has imported it, else
+  // NumPy. Throws InputError where none can.
   const Framework& output_framework(dl::DeviceType type) const;
 
  private:
+  // What a stream reads.
+  struct OnStream {
+    std::vector<PyObject*> objects;
+    dl::Device device{dl::DeviceType::kCpu, 0};
+    void* stream = nullptr;
+  };
+
+  const Framework* first_on(dl::DeviceType type) const;
   void read_sequence(PyObject* sequence, bool is_nested);
   void read_one(PyObject* object);
 
   std::vector<Argument> arguments_;
   std::vector<PyObject*> kept_;
+  std::vector<OnStream> on_streams_;
   std::deque<std::vector<int64_t>> dims_;
   size_t dims_used_ = 0;
 };

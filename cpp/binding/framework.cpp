@@ -47,7 +47,7 @@ bool is_masked_array(PyTypeObject* type) {
   return is_subclass_of_imported(type, "numpy.ma", "MaskedArray");
 }
 
-const TensorLibrary* resolve(PyTypeObject* type) {
+const TensorLibrary* resolve(PyTypeObject* type, PyObject* instance) {
   const bool is_torch = is_subclass_of_imported(type, "torch", "Tensor");
   if (const dl::ExchangeApi* api = exchange_api_of(type)) return &exchange_library(api, is_torch);
   if (is_torch) return &torch_library();
@@ -57,14 +57,19 @@ const TensorLibrary* resolve(PyTypeObject* type) {
   auto* object = reinterpret_cast<PyObject*>(type);
   const bool is_producer = PyObject_HasAttrString(object, "__dlpack__") != 0 &&
                            PyObject_HasAttrString(object, "__dlpack_device__") != 0;
-  return is_producer ? &dlpack_library() : nullptr;
+  if (!is_producer) return nullptr;
+  // JAX's arrays say nowhere else that they are never to be written to.
+  const bool is_immutable = is_subclass_of_imported(type, "jax", "Array") ||
+                            PyObject_HasAttrString(object, "__setitem__") == 0;
+  return &dlpack_library(type, instance, is_immutable);
 }
 
-// Own sizes and strides over memory that `inner` or `block` owns.
+// Own sizes and strides over memory that `inner`, `block` or `owner` owns.
 struct Wrapper {
   dl::ManagedTensor managed{};
   dl::ManagedTensor* inner = nullptr;
   cpu::Block block;
+  std::shared_ptr<void> owner;
   std::vector<int64_t> dims;  // sizes, then strides
 };
 
@@ -122,7 +127,7 @@ dl::ManagedTensor* make_small_tensor(const BufferSpec& spec) {
 
 }  // namespace
 
-const TensorLibrary* library_of(PyTypeObject* type) {
+const TensorLibrary* library_of(PyTypeObject* type, PyObject* instance) {
   const bool is_number = type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
                          type == &PyComplex_Type;
   if (is_number) return nullptr;
@@ -135,7 +140,7 @@ const TensorLibrary* library_of(PyTypeObject* type) {
     latest = &*found;  // entries stay where they are, and are never removed
     return found->second;
   }
-  const TensorLibrary* library = resolve(type);
+  const TensorLibrary* library = resolve(type, instance);
   if (library != nullptr && known->size() < kMaxTypes) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));  // so that no other type gets its address
     known->emplace(type, library);
@@ -167,6 +172,18 @@ dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
   wrapper->managed.flags = inner->flags;
   wrapper->managed.tensor = inner->tensor;
   wrapper->managed.tensor.data = data;
+  return finish(std::move(wrapper));
+}
+
+dl::ManagedTensor* make_owned_tensor(const BufferSpec& spec, dl::Device device, char* data,
+                                     std::shared_ptr<void> owner) {
+  auto wrapper = std::make_unique<Wrapper>();
+  wrapper->owner = std::move(owner);
+  wrapper->dims = spec.sizes;
+  wrapper->dims.insert(wrapper->dims.end(), spec.strides.begin(), spec.strides.end());
+  wrapper->managed.tensor.data = data;
+  wrapper->managed.tensor.device = device;
+  wrapper->managed.tensor.dtype = spec.dtype;
   return finish(std::move(wrapper));
 }
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <vector>
 
 #include "core/dlpack.h"
@@ -20,8 +21,9 @@ class TensorLibrary : public Framework {
   virtual void read(PyObject* object, ArgumentList& list, TensorArg& out) const = 0;
 };
 
-// The library of a tensor's type; null for a type that is no tensor. Kept for each type.
-const TensorLibrary* library_of(PyTypeObject* type);
+// The library of a tensor's type; null for a type that is no tensor. Kept for each type. Types of
+// the array API are told by an instance; without one no library is found for them anew.
+const TensorLibrary* library_of(PyTypeObject* type, PyObject* instance = nullptr);
 
 // PyTorch, where the process has imported it, else null.
 const TensorLibrary* imported_torch();
@@ -29,13 +31,22 @@ const TensorLibrary* imported_torch();
 // The libraries, one file each. All live until the process ends.
 const TensorLibrary& exchange_library(const dl::ExchangeApi* api, bool is_torch);
 const TensorLibrary& numpy_library();
-const TensorLibrary& torch_library();   // PyTorch before 2.10, through its Python API
-const TensorLibrary& dlpack_library();  // any producer of `__dlpack__`; inputs only
+const TensorLibrary& torch_library();  // PyTorch before 2.10, through its Python API
+// Any producer of `__dlpack__`; outputs where an array API's namespace or its package has
+// from_dlpack. is_immutable: no array of it is ever written to.
+const TensorLibrary& dlpack_library(PyTypeObject* type, PyObject* instance, bool is_immutable);
+
+// Drops the objects once `stream` is done with the work that it has now.
+void release_after(std::vector<PyObject*> objects, dl::Device device, void* stream) noexcept;
 
 // A tensor with strides or memory of its own over the memory of `inner`, which it owns.
 dl::ManagedTensor* make_wrapper(dl::ManagedTensor* inner, char* data,
                                 const std::vector<int64_t>& sizes,
                                 const std::vector<int64_t>& strides);
+
+// A tensor for `spec` in memory at `data`, which `owner` keeps.
+dl::ManagedTensor* make_owned_tensor(const BufferSpec& spec, dl::Device device, char* data,
+                                     std::shared_ptr<void> owner);
 
 // A tensor for `spec` in CPU memory of ours.
 dl::ManagedTensor* make_cpu_tensor(const BufferSpec& spec);

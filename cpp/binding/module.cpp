@@ -9,6 +9,7 @@ NB_MODULE(_ext, m) {
   fuser_direct::register_errors();
   fuser_direct::bind_cuda(m);
   fuser_direct::bind_cpu(m);
+  fuser_direct::bind_dlpack_output(m);
   fuser_direct::bind_program(m);
   fuser_direct::bind_executor(m);
   fuser_direct::bind_kernel_executor(m);

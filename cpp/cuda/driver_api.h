@@ -16,6 +16,7 @@ using CUstream = struct CUstream_st*;
 using CUfunction = struct CUfunc_st*;
 using CUlibrary = struct CUlib_st*;
 using CUkernel = struct CUkern_st*;
+using CUevent = struct CUevent_st*;
 
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kOutOfMemory = 2;
@@ -62,6 +63,9 @@ constexpr int kKernelLocalBytes = 3;
 constexpr int kKernelRegisters = 4;
 constexpr int kKernelMaxDynamicSharedBytes = 8;
 constexpr int kKernelNonPortableCluster = 14;
+
+// CU_EVENT_DISABLE_TIMING.
+constexpr unsigned kEventWithoutTiming = 2;
 
 // CUstreamCaptureMode: calls of any kind are allowed to a thread in this mode.
 constexpr int kCaptureRelaxed = 2;
@@ -113,6 +117,14 @@ static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, stream) == 32
   X(cuKernelSetAttribute, 12000, CUresult(int, int, CUkernel, CUdevice))               \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050,                                 \
     CUresult(int*, CUfunction, int, std::size_t))                                      \
+  X(cuMemAllocAsync, 11020, CUresult(unsigned long long*, std::size_t, CUstream))      \
+  X(cuMemFreeAsync, 11020, CUresult(unsigned long long, CUstream))                     \
+  X(cuEventCreate, 2000, CUresult(CUevent*, unsigned))                                 \
+  X(cuEventRecord, 2000, CUresult(CUevent, CUstream))                                  \
+  X(cuEventDestroy, 4000, CUresult(CUevent))                                           \
+  X(cuStreamWaitEvent, 3020, CUresult(CUstream, CUevent, unsigned))                    \
+  X(cuStreamIsCapturing, 10000, CUresult(CUstream, int*))                              \
+  X(cuLaunchHostFunc, 10000, CUresult(CUstream, void (*)(void*), void*))               \
   X(cuLaunchKernelEx, 11060, CUresult(const LaunchConfig*, CUfunction, void**, void**))
 
 // The driver of this process, after cuInit.

@@ -53,12 +53,24 @@ class Framework {
   // A new reference to the tensor in `slot`; the slot keeps none.
   virtual void* wrap(const BufferSpec& spec, Slot& slot) const = 0;
 
+  // Whether callers get something else than what `wrap` and steps of Python code make: `adopt`.
+  virtual bool adopts() const { return false; }
+
+  // A new reference to what a caller gets for `object`.
+  virtual void* adopt(void* object) const { return object; }
+
   // A new reference to a tensor that shares the memory of `base` (read as `tensor`) and keeps it
   // alive.
   virtual void* view(void* base, const TensorArg& tensor, const ViewSpec& spec) const = 0;
 
   // The stream that the library queues work on; null on a CPU.
   virtual void* current_stream(dl::Device device) const = 0;
+
+  // Makes that stream wait for what fills `object`, which a step that ran Python code has made.
+  virtual void wait_for(void* object, dl::Device device) const {
+    (void)object;
+    (void)device;
+  }
 
   // Frees what an unwrapped slot holds.
   virtual void release(Slot& slot) const noexcept = 0;

@@ -20,7 +20,8 @@ void check_one(int64_t position, const Argument& argument) {
     throw InputError(name + " is updated in place and must be a tensor");
   }
   if (argument.tensor.is_read_only) {
-    throw InputError(name + " is updated in place but is read-only; pass a writable copy");
+    throw InputError(name + " is updated in place but is read-only, as JAX arrays always are; " +
+                     "pass a writable copy, or return the new values as an output");
   }
   if (may_overlap_itself(argument.tensor)) {
     throw InputError(name + " is updated in place but its elements may share memory (" +

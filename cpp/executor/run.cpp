@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "cpu/strided_copy.h"
@@ -51,9 +52,30 @@ class Run {
       interpreter_.add_reference(made);
       outputs.push_back(made);
     }
+    if (framework_.adopts()) adopt(outputs);
   }
 
  private:
+  // Last of all: views are of the memory that was computed, not of what the library makes of it.
+  void adopt(std::vector<void*>& outputs) {
+    const std::vector<Output>& specs = program_.outputs();
+    const auto is_made = [&](size_t i) {
+      return specs[i].kind != Output::Kind::kView && !is_input(specs[i].index);
+    };
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (!is_made(i)) continue;
+      size_t first = 0;
+      while (!is_made(first) || specs[first].index != specs[i].index) ++first;
+      void* adopted = outputs[first];
+      if (first == i) {
+        adopted = framework_.adopt(outputs[i]);
+      } else {
+        interpreter_.add_reference(adopted);
+      }
+      interpreter_.drop_reference(std::exchange(outputs[i], adopted));
+    }
+  }
+
   Slot& slot(int64_t number) {
     return scratch_.slots[static_cast<size_t>(number - program_.num_inputs())];
   }
@@ -140,6 +162,7 @@ class Run {
     std::vector<Slot> made(step.outs.size());
     step.function->call(inputs, specs, program_.device(), made.data());
     for (size_t i = 0; i < made.size(); ++i) slot(step.outs[i]) = made[i];
+    for (const Slot& one : made) framework_.wait_for(one.object, program_.device());
   }
 
   // A borrowed reference to the Python object of a buffer; an allocation is wrapped and stays ours.

@@ -170,6 +170,20 @@ def cpu_backend() -> str:
     Path of the OpenMP runtime whose threads run CPU kernels, or 'own pool'.
     """
 
+class DlpackOutput:
+    """An output of a call, for a library's from_dlpack."""
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class StreamProbe:
+    """Notes the stream that from_dlpack works on."""
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 class Program:
     """
     Steps that run one kind of call; buffers 0..num_inputs-1 are the inputs. It can't be changed once an executor has it.
@@ -451,4 +465,7 @@ class KernelExecutor:
 
     def is_compiled(self) -> bool: ...
 
-    def is_programmatic_dependent_launch_enabled(self) -> bool: ...
+    def is_programmatic_dependent_launch_enabled(self) -> bool:
+        """
+        Whether a kernel of the call that was compiled or run last begins while the one before it still runs; never before one is built, nor with FUSER_DIRECT_EARLY_LAUNCH=0.
+        """

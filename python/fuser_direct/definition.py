@@ -151,10 +151,10 @@ class FusionDefinition:
         """Run the fusion on `inputs` and return its outputs, in the framework of the first tensor
         input.
 
-        inputs: tensors (PyTorch, NumPy, DLPack) and Python numbers in the order of declaration; a
-        list or tuple among them stands for its elements. device: CUDA device (index, "cuda:0" or
-        torch.device) of a fusion without CUDA inputs, "cpu" for the host. save_repro_inputs keeps
-        the inputs' descriptions for `last_repro_script`.
+        inputs: tensors (PyTorch, NumPy, CuPy, JAX, DLPack) and Python numbers in the order of
+        declaration; a list or tuple among them stands for its elements. device: CUDA device (index,
+        "cuda:0" or torch.device) of a fusion without CUDA inputs, "cpu" for the host.
+        save_repro_inputs keeps the inputs' descriptions for `last_repro_script`.
         """
         fec = self.__dict__.get("fec")
         if fec is None:

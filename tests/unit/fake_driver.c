@@ -1,9 +1,9 @@
 /* A libcuda.so.1 that runs nothing and keeps a log of what it was asked for.
  *
  * Two devices: 0 is an sm_90 with clusters, 1 an sm_80. Environment: FAKE_VERSION (12040),
- * FAKE_DEVICES (2), and the results FAKE_INIT, FAKE_LOAD and FAKE_LAUNCH (0). Kernels have the
- * parameters (void*, int, double). As in a real driver, a child forked after cuInit can't use it:
- * here any call from one but cuInit aborts.
+ * FAKE_DEVICES (2), FAKE_CAPTURE (0), and the results FAKE_INIT, FAKE_LOAD and FAKE_LAUNCH (0).
+ * Kernels have the parameters (void*, int, double). As in a real driver, a child forked after cuInit
+ * can't use it: here any call from one but cuInit aborts.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -195,6 +195,46 @@ static int launch(const struct config* c, uintptr_t function, void** params, voi
   return result;
 }
 
+static int allocate(uint64_t* address, size_t bytes, void* stream) {
+  static uint64_t next = 0x500000;
+  entered();
+  note("allocate %zu in %lx on %lx\n", bytes, (unsigned long)current, (unsigned long)stream);
+  *address = next, next += 0x10000;
+  return 0;
+}
+static int free_memory(uint64_t address, void* stream) {
+  note("free %lx on %lx\n", (unsigned long)address, (unsigned long)stream);
+  return 0;
+}
+static int event_create(uintptr_t* event, unsigned flags) {
+  return (void)flags, *event = 0xe0, 0;
+}
+static int event_record(uintptr_t event, void* stream) {
+  return (void)event, note("record on %lx\n", (unsigned long)stream), 0;
+}
+static int event_destroy(uintptr_t event) { return (void)event, 0; }
+static int stream_wait(void* stream, uintptr_t event, unsigned flags) {
+  return (void)event, (void)flags, note("wait on %lx\n", (unsigned long)stream), 0;
+}
+static int is_capturing(void* stream, int* status) {
+  return (void)stream, *status = setting("FAKE_CAPTURE", 0), 0;
+}
+/* Kept until fake_finish, which stands for the end of the stream's work. */
+static struct {
+  void (*function)(void*);
+  void* data;
+} queued[16];
+static int queued_count;
+static int host_function(void* stream, void (*function)(void*), void* data) {
+  note("call after %lx\n", (unsigned long)stream);
+  queued[queued_count].function = function, queued[queued_count++].data = data;
+  return 0;
+}
+void fake_finish(void) {
+  for (int i = 0; i < queued_count; ++i) queued[i].function(queued[i].data);
+  queued_count = 0;
+}
+
 int cuGetProcAddress_v2(const char* name, void** address, int version, uint64_t flags, int* found) {
   static const struct {
     const char* name;
@@ -218,6 +258,14 @@ int cuGetProcAddress_v2(const char* name, void** address, int version, uint64_t 
       {"cuKernelGetAttribute", 12000, kernel_get},
       {"cuKernelSetAttribute", 12000, kernel_set},
       {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, occupancy},
+      {"cuMemAllocAsync", 11020, allocate},
+      {"cuMemFreeAsync", 11020, free_memory},
+      {"cuEventCreate", 2000, event_create},
+      {"cuEventRecord", 2000, event_record},
+      {"cuEventDestroy", 4000, event_destroy},
+      {"cuStreamWaitEvent", 3020, stream_wait},
+      {"cuStreamIsCapturing", 10000, is_capturing},
+      {"cuLaunchHostFunc", 10000, host_function},
       {"cuLaunchKernelEx", 11060, launch},
   };
   (void)flags, (void)found;

@@ -3,6 +3,7 @@ kernels."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +58,8 @@ def library_call(
         # Needs the framework, which is there by the time tensors are.
         from fuser_direct.ops import eager
 
-        env: dict[Val, object] = {**known, **dict(zip(taken, values, strict=True))}
+        arrays = [_of_a_framework(value) for value in values]
+        env: dict[Val, object] = {**known, **dict(zip(taken, arrays, strict=True))}
         for expr in exprs:
             operands = [env[v] for v in expr.ins]
             is_plain = expr in read_in_place
@@ -71,6 +73,20 @@ def library_call(
         )
 
     return call, taken, given
+
+
+def _of_a_framework(value: Any) -> object:
+    """`value` as a PyTorch tensor or a NumPy array, of the same memory, if it is another library's
+    array."""
+    is_foreign = hasattr(value, "__dlpack__") and type(value).__module__ != "numpy"
+    torch = sys.modules.get("torch")
+    if not is_foreign or (torch is not None and isinstance(value, torch.Tensor)):
+        return value
+    if torch is not None:
+        return torch.from_dlpack(value)
+    import numpy as np
+
+    return np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
 
 
 def _cone(plan: Plan, root: Expr) -> list[Expr]:
