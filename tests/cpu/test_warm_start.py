@@ -237,6 +237,21 @@ def test_home_that_may_not_be_written_is_said_once() -> None:
     assert "/.cache/fuser_direct" in said
 
 
+def test_disk_that_takes_no_entry_is_said_once(tmp_path: Path) -> None:
+    # The system refuses the rest of a file, as where a disk is full.
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    report = run(tmp_path, full)
+    assert report["kernels_compiled"] == 8
+    (said,) = report["said"]
+    assert "File too large" in said
+    assert "compiled kernels stay in memory" in said
+    assert entries(tmp_path) == []
+    after = run(tmp_path)
+    assert after["kernels_compiled"] == 8
+    assert after["said"] == []
+    assert run(tmp_path)["disk_hits"] == 8
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_default_folder_of_another_user_is_left_alone(warm: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fuser_direct"

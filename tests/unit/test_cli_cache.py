@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -121,3 +124,47 @@ def test_wrong_places_are_errors_without_a_traceback(
     assert main(["compile", place.format(module=module), *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not Path("never").exists()
+
+
+@pytest.mark.parametrize("inputs", [["f32[8]"], ["f32[8]", "2.5", "3"]], ids=["few", "many"])
+def test_wrong_number_of_inputs_is_an_error_without_a_traceback(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], inputs: list[str]
+) -> None:
+    path = tmp_path / "never.fuser"
+    arguments = [part for text in inputs for part in ("--input", text)]
+    arguments += ["--target", "cpu", "-o", str(path)]
+    assert main(["compile", f"{module}:doubled", *arguments]) == 1
+    assert f"can't take {len(inputs)} inputs" in capsys.readouterr().err
+    assert not path.exists()
+
+
+_COMPILE = """
+import resource, sys
+from fuser_direct.__main__ import main
+# Writing more is an error of the system's, as on a full disk.
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+sys.exit(main(["compile", *sys.argv[1:]]))
+"""
+
+
+def test_file_that_cannot_be_written_is_an_error_without_a_traceback(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"{module}:doubled", "--input", "f32[8]", "--input", "2.5", "--target", "cpu"]
+    missing = str(tmp_path / "absent" / "a.fuser")
+    assert main(["compile", *arguments, "-o", missing]) == 1
+    assert f"no folder {tmp_path / 'absent'}" in capsys.readouterr().err
+
+    path = tmp_path / "a.fuser"
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE, *arguments, "-o", str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{path} can't be written: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("a.fuser*")) == []

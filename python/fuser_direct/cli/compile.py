@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 import time
@@ -67,11 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Compiles and writes the file; returns 0."""
     from fuser_direct import artifact
 
+    folder = os.path.dirname(os.path.abspath(arguments.output))
+    if not os.path.isdir(folder):
+        raise InputError(f"compile: there is no folder {folder} to write {arguments.output} to")
     specs = [parse(text) for text in arguments.input]
     fusion = definition(arguments.function, specs)
     start = time.perf_counter()
     made = artifact.compile(fusion, specs, arguments.target, show_progress)
-    made.save(arguments.output)
+    try:
+        made.save(arguments.output)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"compile: {arguments.output} can't be written: {why}") from error
     seconds = time.perf_counter() - start
     print(
         f"{arguments.output}: {made.num_kernels} kernels for {', '.join(made.targets)}, "
@@ -103,7 +111,7 @@ def definition(place: str, specs: list[Any]) -> Fusion:
 def _called(place: str, function: Any, specs: list[Any]) -> FusionDefinition:
     if not callable(function):
         raise InputError(f"compile: {place} is neither a function nor a FusionDefinition")
-    if function.__code__.co_argcount == 0 and not function.__code__.co_flags & 0x04:
+    if not inspect.signature(function).parameters:
         made = function()
         if not isinstance(made, FusionDefinition):
             raise InputError(
@@ -111,11 +119,22 @@ def _called(place: str, function: Any, specs: list[Any]) -> FusionDefinition:
             )
         return made
     with FusionDefinition() as fd:
+        _check_count(place, function, fd, specs)
         outputs = function(fd, *(_declared(fd, spec) for spec in specs))
         if outputs is not None:
             for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
                 fd.add_output(output)
     return fd
+
+
+def _check_count(place: str, function: Any, fd: FusionDefinition, specs: list[Any]) -> None:
+    try:
+        inspect.signature(function).bind(fd, *specs)
+    except TypeError as error:
+        raise InputError(
+            f"compile: {place} can't take {len(specs)} inputs ({error}); give one --input for each "
+            "argument after fd"
+        ) from None
 
 
 def _declared(fd: FusionDefinition, spec: Any) -> Any:
