@@ -4,10 +4,11 @@
     FILE]
 
 Cold: from the definition to the first result, in a process that has compiled another fusion before,
-with the disk cache off. Stages, in milliseconds: `define`; `plan` (segments); `lower` (value graph
-and loop nest); `schedule`; `emit` (text); `build` (LLVM or NVRTC); `load`; `rest` is everything
-else, the first run included. Kernels of one fusion are built in parallel, so stages may sum to more
-than the whole. `scale` rows show how compile time grows with a fusion's size.
+with the disk cache (kernels and whole programs) off and nothing of earlier rows in memory. Stages,
+in milliseconds: `define`; `plan` (segments, joins, memory orders); `lower` (value graph and loop
+nest); `schedule`; `emit` (text); `build` (LLVM or NVRTC); `load`; `rest` is everything else, the
+first run included. Kernels of one fusion are built in parallel, so stages may sum to more than the
+whole. `scale` rows show how compile time grows with a fusion's size.
 
 Warm (--warm): a fresh process that finds its kernels on disk, from after `import torch` to the
 result.
@@ -78,12 +79,13 @@ def clocked() -> Iterator[StageClock]:
     from fuser_direct.schedulers import choose
 
     places: list[tuple[str, Any, str]] = [
-        ("plan", pipeline, "plan"),
-        ("plan", pipeline, "allocation_orders"),
+        ("plan", pipeline.FusionCompiler, "plan_for"),
         ("lower", program, "build"),
         ("lower", program, "lower"),
+        ("lower", program, "lower_together"),
         ("schedule", choose, "parts"),
         ("schedule", choose, "schedule"),
+        ("schedule", choose, "together"),
         ("emit", llvm, "emit"),
         ("emit", cuda, "emit"),
         ("build", build_cpu, "compile_object"),
@@ -92,7 +94,10 @@ def clocked() -> Iterator[StageClock]:
         ("load", targets.CudaTarget, "load"),
     ]
     clock = StageClock()
-    originals = [getattr(owner, name) for _, owner, name in places]
+    missing = [f"{owner.__name__}.{name}" for _, owner, name in places if name not in vars(owner)]
+    if missing:
+        raise RuntimeError(f"no such functions to time any more: {', '.join(missing)}")
+    originals = [vars(owner)[name] for _, owner, name in places]
     for (stage, owner, name), original in zip(places, originals, strict=True):
         setattr(owner, name, clock.timed(stage, original))
     try:
@@ -146,11 +151,29 @@ SCALE_ROWS = [
 # --- cold ---
 
 
-def _first_result(
-    row: Row, inputs: list[torch.Tensor], sync: Callable[[], Any]
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """A process in which no plan, kernel or program of an earlier row is found, on disk or in
+    memory: rows of one workload would share them."""
+    from fuser_direct.compiler import kernels, pipeline
+
+    pipeline._compilers.clear()
+    kernels.STORE._kernels.clear()
+    before = os.environ.get("FUSER_DIRECT_CACHE")
+    os.environ["FUSER_DIRECT_CACHE"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["FUSER_DIRECT_CACHE"]
+        if before is not None:
+            os.environ["FUSER_DIRECT_CACHE"] = before
+
+
+def first_result(
+    row: Row, inputs: list[torch.Tensor], sync: Callable[[], Any] = lambda: None
 ) -> dict[str, float]:
-    """Milliseconds by stage, and `total`."""
-    with clocked() as clock:
+    """Milliseconds by stage, and `total`, of a definition and its first result."""
+    with _nothing_kept(), clocked() as clock:
         start = time.perf_counter()
         with FusionDefinition() as fd:
             for output in as_list(row.define(fd, *(fd.from_pytorch(x) for x in inputs))):
@@ -176,17 +199,16 @@ def _peer_ms(row: Row, inputs: list[torch.Tensor], sync: Callable[[], Any]) -> f
 
 def cold(rows: Sequence[Row], device: str, with_compile: bool) -> list[dict[str, Any]]:
     """Compiles every row once, printing as it goes."""
-    os.environ["FUSER_DIRECT_CACHE"] = "0"
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     # What every process pays once (imports, LLVM's or NVRTC's start) is paid before.
     warm_up = _chain_row(3)
-    _first_result(warm_up, warm_up.inputs(device, _DTYPES[device]), sync)
+    first_result(warm_up, warm_up.inputs(device, _DTYPES[device]), sync)
     peers = ["compile"] if with_compile else []
     print(f"{'row':<36}" + "".join(f"{name:>10}" for name in (*_STAGES, "total", *peers)))
     results: list[dict[str, Any]] = []
     for row in rows:
         inputs = row.inputs(device, _DTYPES[device])
-        ms = _first_result(row, inputs, sync)
+        ms = first_result(row, inputs, sync)
         if with_compile:
             ms["compile"] = _peer_ms(row, inputs, sync)
         print(f"{row.name:<36}" + "".join(f"{value:>10.1f}" for value in ms.values()), flush=True)
@@ -274,7 +296,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    # First, while the environment is untouched.
     if options.warm:
         document["warm_ms"] = warm(options.device)
     wanted = chosen([*rows, *SCALE_ROWS], options.rows)
