@@ -59,8 +59,8 @@ def cluster_of(schedule: CudaSchedule) -> int:
 def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:
     """Dynamic shared memory that a launch must ask for, in bytes.
 
-    0 up to 48 KiB, which the kernel declares itself; above, the launch must raise the kernel's
-    limit first.
+    0 up to 32 KiB, which the kernel declares itself; above, the launch may have to raise the
+    kernel's limit first.
     """
     total = 0
     if isinstance(schedule, CudaColumn):

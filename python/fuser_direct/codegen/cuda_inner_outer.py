@@ -322,18 +322,21 @@ class _Walk:
                     body.store(s.buffer, axes, schedule.vector)
 
     def _gather_rows(self, outers: Sequence[int]) -> None:
-        """Thread row 0 adds up what the others have, in their order."""
+        """Thread row 0 adds up what the others have, in their order: one reduction after the other,
+        all through the same shared memory."""
         body, schedule = self.body, self.schedule
+        kinds = {n: expr.register_type(self.kernel.nodes[n].dtype) for n in outers}
+        each = max(expr.itemsize_bytes(self.kernel.nodes[n].dtype) for n in outers)
+        size = schedule.units * schedule.vector * schedule.threads * each
+        body.line(f"__shared__ __align__(16) unsigned char gathered[{size}];")
         for n in outers:
-            kind = expr.register_type(self.kernel.nodes[n].dtype)
-            shape = f"[{schedule.units}][{schedule.vector}][{schedule.threads}]"
-            body.line(f"__shared__ {kind} m{n}{shape};")
-        with body.block(f"for (int y = 1; y < {schedule.rows_per_block}; ++y)"):
-            for condition, text in (
-                ("threadIdx.y == y", "m{n}{p}[x] = g{n}{p};"),
-                ("threadIdx.y == 0", "g{n}{p} = {op}::of(g{n}{p}, m{n}{p}[x]);"),
-            ):
-                with body.block(f"if ({condition})"), self._each_accumulator() as place:
-                    for n in outers:
+            shape = f"[{schedule.vector}][{schedule.threads}]"
+            body.line(f"auto* const m{n} = reinterpret_cast<{kinds[n]}(*){shape}>(gathered);")
+            with body.block(f"for (int y = 1; y < {schedule.rows_per_block}; ++y)"):
+                for condition, text in (
+                    ("threadIdx.y == y", "m{n}{p}[x] = g{n}{p};"),
+                    ("threadIdx.y == 0", "g{n}{p} = {op}::of(g{n}{p}, m{n}{p}[x]);"),
+                ):
+                    with body.block(f"if ({condition})"), self._each_accumulator() as place:
                         body.line(text.format(n=n, p=place, op=combine(body, n)))
-                body.line("__syncthreads();")
+                    body.line("__syncthreads();")

@@ -17,7 +17,7 @@ _LEAST_GROUPS = 8
 
 def groups(lowered: Lowered) -> int | str:
     """Groups of rows, one work item each; or why there shouldn't be any."""
-    return group_count(lowered, lowered.rows, _MOST_GROUPS, _LEAST_GROUPS, 0)
+    return group_count(lowered, lowered.rows, _MOST_GROUPS, _LEAST_GROUPS)
 
 
 def schedule(lowered: Lowered, is_final: tuple[bool, ...]) -> Scheduled:

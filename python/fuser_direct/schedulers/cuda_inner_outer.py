@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from fuser_direct.enums import SchedulerType
@@ -11,7 +13,7 @@ from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.cuda_reduction import refuse, row_elems
-from fuser_direct.schedulers.inner_outer import group_count, itemsize
+from fuser_direct.schedulers.inner_outer import group_count, itemsize, saved_bytes
 from fuser_direct.schedulers.schedule import CudaInnerOuter
 from fuser_direct.schedulers.vectorize import (
     ceil_div,
@@ -25,15 +27,30 @@ from fuser_direct.schedulers.vectorize import (
 _MATH_REGISTERS = 48
 # A register more than this, and a thread's block gets none.
 _MOST_REGISTERS = 255
-# Threads an SM that are enough to hide what the copies ahead don't (H200, 1024 columns: 8 blocks
-# of 128).
+# Threads an SM that are enough to hide what the copies ahead don't.
 _THREADS_PER_SM = 1024
-# Rows of a ring at most; more in flight gain nothing (H200, rmsnorm backward 16384x4096).
+# Rows of a ring: more in flight gain nothing, and with several outer reductions to add to, a row
+# takes so long that two on their way are enough (H200, 16384x4096, 2 blocks of 256: layernorm
+# backward 111.2 us with 3, 113.5 with 6).
 _MOST_RING = 6
+_MOST_RING_OF_SEVERAL = 3
+# So many blocks an SM hide each other's barriers. Where fewer fit, a block must have the warps to
+# do so itself: one vector a thread rather than two (H200, rmsnorm backward 16384x4096: 105.7 us
+# with 512 threads a row, 108.1 with 256). Where they fit, two vectors share a row's indices,
+# exchange and values (131072x1024: 197 us with 64 threads, 227 with 128).
+_ENOUGH_BLOCKS = 4
+# Least threads of a row that take two vectors each: what they load at once fills a line of 128
+# bytes.
+_LINE_THREADS = 8
+# Accesses of less than 4 bytes issue more than memory can wait for: with 2 bytes an element goes at
+# 2.05 TB/s, with 16 at 3.55 (H200, layernorm backward 16384x4097 and x4096).
+_FULL_SPEED_BYTES = 3.5
 # Shared memory of a block that its ring leaves to exchanges and the system.
 _SHARED_RESERVE = 2 << 10
-# What one kernel less is worth, in bytes of partial results that stay in L2: about 2 us.
-_LAUNCH_BYTES = 8 << 20
+# Least blocks, as a share of the SMs: few rows are latency, which partial results only add to
+# (H200, 128x4096: rmsnorm backward 8.4 us by 64 blocks, 8.9 by 128; layernorm 10.1 by 43, 11.6 by
+# 128).
+_LEAST_SHARE = 3
 # Threads of blocks whose rows are shorter than a warp is wide.
 _SHORT_ROWS_THREADS = 128
 
@@ -51,6 +68,13 @@ class _Need:
     ahead_words: int
     ring_bytes: int
     narrowest_bytes: int
+    outers: int
+
+    @property
+    def slowness(self) -> float:
+        """Times that an access takes longer than its bytes."""
+        is_narrow = self.narrowest_bytes < 4
+        return _FULL_SPEED_BYTES / self.narrowest_bytes if is_narrow else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +96,18 @@ class CudaInnerOuterScheduler:
     """Rows are walked by blocks that stay on their SM and keep the columns' accumulators in
     registers; one partial result a block and column, which another kernel adds up.
 
-    Two to four units a thread (H200, layernorm backward 16384x4096: within 1 %), the next rows on
-    their way in shared memory.
+    The next rows are on their way in shared memory.
     """
 
     def groups(self, lowered: Lowered, device: CudaDevice) -> int | str:
         """Blocks that stay, each with a partial result a column; or why there shouldn't be any."""
         vector, vectorized = vectorization(lowered)
         need = _need(lowered, vector, vectorized)
-        if need.narrowest_bytes < 4:
-            return f"its rows move by {need.narrowest_bytes} bytes at a time, which is too slow"
+        if not _pays(lowered, need):
+            return (
+                f"its rows move by {need.narrowest_bytes} bytes at a time, which takes longer than "
+                "a second pass"
+            )
         shape = _shape(need, device)
         if shape is None:
             return (
@@ -90,7 +116,7 @@ class CudaInnerOuterScheduler:
             )
         rounds = ceil_div(lowered.rows, shape.rows_per_block)
         most = shape.blocks_per_sm * device.sm_count
-        return group_count(lowered, rounds, most, device.sm_count // 2, _LAUNCH_BYTES)
+        return group_count(lowered, rounds, most, max(device.sm_count // _LEAST_SHARE, 1))
 
     def schedule(
         self, lowered: Lowered, device: CudaDevice, constraints: LaunchConstraints
@@ -123,6 +149,14 @@ class CudaInnerOuterScheduler:
         return Scheduled(lowered, SchedulerType.inner_outer_persistent, schedule, launch, reason)
 
 
+def _pays(lowered: Lowered, need: _Need) -> bool:
+    """Whether one pass by narrow accesses takes less time than two: rows by wide ones, which they
+    may begin anywhere for (`CudaRow.edges`), then columns by narrow ones.
+    """
+    total, saved = lowered.moved_bytes, saved_bytes(lowered)
+    return need.slowness * total <= total + need.slowness * saved
+
+
 def _need(lowered: Lowered, vector: int, vectorized: tuple[bool, ...]) -> _Need:
     kernel = lowered.kernel
     rows, columns = kernel.iteration_axes, kernel.reduction_axes
@@ -143,15 +177,20 @@ def _need(lowered: Lowered, vector: int, vectorized: tuple[bool, ...]) -> _Need:
             ring += each
         else:
             ahead += ceil_div(each, 4)
-    return _Need(ceil_div(row_elems(lowered), vector), kept, ahead, ring, narrowest)
+    units = ceil_div(row_elems(lowered), vector)
+    return _Need(units, kept, ahead, ring, narrowest, len(kernel.outers))
 
 
 def _shapes(need: _Need) -> Iterator[tuple[int, int]]:
-    """(threads a row, units a thread), the better first."""
-    if need.units <= 32:
-        yield power_of_two_at_least(need.units), 1
+    """(threads a row, units a thread), from few units a thread to many."""
+    if need.units <= 64:
+        # Rows of a warp at most share one: powers of two.
+        threads = power_of_two_at_least(need.units)
+        if threads >= 2 * _LINE_THREADS:
+            yield threads // 2, 2
+        yield threads, 1
         return
-    units = 1 if need.units <= 128 else 2
+    units = 1
     while units <= 16:
         threads = round_up(ceil_div(need.units, units), 32)
         if threads <= 1024:
@@ -160,12 +199,15 @@ def _shapes(need: _Need) -> Iterator[tuple[int, int]]:
 
 
 def _shape(need: _Need, device: CudaDevice) -> _Shape | None:
-    """The first shape of which two blocks fit an SM, so that one walks on while the other waits at
-    a barrier; else the first of which one does.
+    """Two units a thread if that makes enough blocks an SM; else the first shape of which two
+    blocks fit an SM, so that one walks on while the other waits at a barrier; else the first of
+    which one does, whose threads have several units to work on.
     """
     found = [shape for shape in map(partial(_fitted, need, device), _shapes(need)) if shape]
-    alone = found[0] if found else None
-    return next((shape for shape in found if shape.blocks_per_sm > 1), alone)
+    many = (s for s in found if s.units == 2 and s.blocks_per_sm >= _ENOUGH_BLOCKS)
+    several = (s for s in found if s.blocks_per_sm > 1)
+    alone = (s for s in found if s.units > 1)
+    return next(itertools.chain(many, several, alone, found), None)
 
 
 def _fitted(need: _Need, device: CudaDevice, size: tuple[int, int]) -> _Shape | None:
@@ -175,6 +217,8 @@ def _fitted(need: _Need, device: CudaDevice, size: tuple[int, int]) -> _Shape | 
     threads, units = size
     in_block = max(threads, _SHORT_ROWS_THREADS) if threads <= 32 else threads
     row_bytes = in_block * units * need.ring_bytes
+    # Accumulators of rows side by side meet in shared memory.
+    gather_bytes = 4 * threads * units * need.kept_words if in_block > threads else 0
     words = units * (need.kept_words + 2 * need.ahead_words) + _MATH_REGISTERS
     if words > _MOST_REGISTERS:
         return None
@@ -184,14 +228,18 @@ def _fitted(need: _Need, device: CudaDevice, size: tuple[int, int]) -> _Shape | 
         return _Shape(threads, units, 0, most) if most else None
     found = []
     for count in range(1, most + 1):
-        room = device.shared_per_block_bytes // count - _SHARED_RESERVE
+        room = device.shared_per_block_bytes // count - _SHARED_RESERVE - gather_bytes
         ring = min(room // row_bytes, _MOST_RING)
         if ring >= (3 if count > 1 else 2):
             found.append(_Shape(threads, units, ring, count))
-    return max(found, key=_in_flight, default=None)
+    best = max(found, key=_in_flight, default=None)
+    longest = _MOST_RING if need.outers < 2 else _MOST_RING_OF_SEVERAL
+    return best and replace(best, ring=min(best.ring, longest))
 
 
 def _in_flight(shape: _Shape) -> tuple[bool, int, int]:
-    """An order of shapes by rows on their way; one block alone idles at each barrier."""
+    """An order of shapes by rows on their way; one block alone idles at each barrier, and more
+    blocks than it takes leave more partial results.
+    """
     blocks = shape.blocks_per_sm
-    return blocks > 1, blocks * (shape.ring - 1), blocks
+    return blocks > 1, blocks * (shape.ring - 1), -blocks

@@ -18,16 +18,12 @@ from fuser_direct.schedulers.contract import Scheduled
 from fuser_direct.schedulers.vectorize import ceil_div
 
 
-def group_count(
-    lowered: Lowered, rounds: int, most: int, least: int, launch_bytes: int
-) -> int | str:
+def group_count(lowered: Lowered, rounds: int, most: int, least: int) -> int | str:
     """Groups of rows: up to `most` of them, no more than it takes to walk `rounds` of rows in as
     many steps; or, if partial results of the `least` that keep the machine busy cost too much, why
     not.
-
-    launch_bytes: how many bytes a kernel less is worth.
     """
-    worth = (saved_bytes(lowered) + launch_bytes) // max(2 * partial_bytes(lowered), 1)
+    worth = saved_bytes(lowered) // max(2 * partial_bytes(lowered), 1)
     most = min(most, worth)
     if most < least or rounds < least:
         return (
