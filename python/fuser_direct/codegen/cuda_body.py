@@ -62,6 +62,8 @@ class Body:
         self.varies = varying_axes(kernel)
         self.after_reduce = reduce_dependent(kernel)
         self.ready = ready_loads(kernel)
+        # The launch arguments.
+        self.params: tuple[Param, ...] = kernel.params()
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
         self.declared: set[int] = set()
@@ -121,7 +123,7 @@ class Body:
         """
         index = "int" if index_bits == 32 else "long long"
         head = f"typedef {index} index_t;\ntypedef unsigned {index} uindex_t;\n\n"
-        params = ", ".join(self._param(p) for p in self.kernel.params())
+        params = ", ".join(self._param(p) for p in self.params)
         bounds = f"{threads}, {blocks_per_sm}" if blocks_per_sm else str(threads)
         head += f'extern "C" __global__ void __launch_bounds__({bounds})\n'
         head += f"{self.kernel.name}({params}) {{\n"
@@ -195,8 +197,11 @@ class Body:
                 rest = f"rest{axis}"
 
     def address(self, b: int, axes: Iterable[int], lane: str = "0") -> str:
-        """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`."""
-        terms = [self.base[b]]
+        """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`.
+
+        The offset is summed up in index_t, which holds it: 64-bit sums take twice the instructions.
+        """
+        terms = []
         if b in self.flat:
             terms.append(f"unit * {self.vector}")
             axes = ()
@@ -208,7 +213,10 @@ class Body:
                 terms.append(self.index[axis])
         if lane != "0" and self.kernel.buffers[b].strides[self.innermost] != 0:
             terms.append(f"{lane} * {self._lane_stride(b)}")
-        return " + ".join(terms)
+        offset = " + ".join(terms)
+        if len(terms) > 1:
+            offset = f"({offset})"
+        return f"{self.base[b]} + {offset}" if terms else self.base[b]
 
     def load(self, n: int, axes: Iterable[int]) -> str:
         """Loads one vector (one element, where lanes don't differ) for load node `n`; nothing but
