@@ -158,6 +158,14 @@ class Assembler:
                 "of launch "
                 "extents can't serve them all; leave launch_constraints out"
             )
+        self._settle_schedules()
+        return self._assembled()
+
+    def _settle_schedules(self) -> None:
+        """A place for subclasses to change schedules when all kernels are known."""
+
+    def _assembled(self) -> _ext.Program:
+        """The program of all steps: kernels built or found, launches and outputs added."""
         scheduled = [step.scheduled for step in self.steps if isinstance(step, _Step)]
         kernels = STORE.get(scheduled, self.target.key, self.target.build)
         infos = []
