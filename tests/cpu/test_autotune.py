@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fuser_direct
-from fuser_direct import CompileError, DataType, FusionDefinition
+from fuser_direct import CompileError, DataType, FusionDefinition, _ext
 from fuser_direct.compiler import trial, tuned
 from fuser_direct.compiler.targets import CpuTarget
 
@@ -250,3 +250,18 @@ def test_the_wall_clock_measures_each_run_by_turns() -> None:
     turns = order[4:]
     assert turns == [0, 1] * (len(turns) // 2)
     assert len(turns) >= 6
+
+
+def test_inputs_are_known_while_their_call_is_compiled_only() -> None:
+    x, seen = torch.rand(3), []
+
+    def note(args: Any, device: Any, options: Any) -> Any:
+        seen.append(_ext.inputs_being_compiled())
+        raise CompileError("enough")
+
+    executor = _ext.ExecutorCache(note, [])
+    with pytest.raises(CompileError):
+        executor.execute([x, 2.5])
+    assert seen[0][0] is x
+    assert seen[0][1] == 2.5
+    assert _ext.inputs_being_compiled() == []

@@ -136,6 +136,7 @@ def changes(schedule: CudaPointwise, lowered: Lowered) -> Iterator[Change]:
     if schedule.grid_stride:
         return
     most = _most_elements(lowered)
+    yield {"evict_last": not schedule.evict_last}
     for threads in (128, 256, 512):
         for unroll in (1, 2, 4):
             if unroll * schedule.vector <= max(most, schedule.vector):
