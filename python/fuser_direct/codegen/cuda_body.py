@@ -2,7 +2,8 @@
 
 Names in the text: `v3` value of node 3, `p3` its packed words in flight, `h3` its packed words
 held, `a3` accumulator of reduce node 3, `o2` values on their way to buffer 2, `i1` index along axis
-1, `q3` node 3 prepared as a divisor, `row2` where a row of buffer 2 begins, `k` lane of a vector.
+1, `row2` where a row of buffer 2 begins, `divisor3` node 3 prepared as a divisor, `k` lane of a
+vector.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Body:
         self.params: tuple[Param, ...] = kernel.params()
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
-        # Nodes that are prepared as divisors of lanes, named `q3`, where they are declared.
+        # Nodes that are prepared as divisors of lanes, named `divisor3`, where they are declared.
         self.divisors = self._find_divisors()
         # Whether divisions by them are quick ones, which say in `exact` if they are none.
         self._is_quick = False
@@ -316,7 +317,7 @@ class Body:
                 text = self._guarded_load(n, axes, lane)
             note += f" b{node.attr}"
         elif self._is_quick and (by := self._shared_divisor(node)) is not None:
-            text = f"q{by}.divide({self.name(node.args[0])}, exact)"
+            text = f"divisor{by}.divide({self.name(node.args[0])}, exact)"
         else:
             text = expr.node_text(
                 self.kernel, node, self.name, self._index_at(lane), rounded=n in self._read
@@ -324,7 +325,7 @@ class Body:
             note += f" {node.attr}" if node.op == INDEX else ""
         self.line(f"{target} = {text};", note)
         if n in self.divisors:
-            self.line(f"const fd_divisor q{n}(v{n});")
+            self.line(f"const fd_divisor divisor{n}(v{n});")
 
     def _guarded_load(self, n: int, axes: Iterable[int], lane: str) -> str:
         """One element of a load that depends on other values: its offset, its predicate or both."""
