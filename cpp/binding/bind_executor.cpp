@@ -172,6 +172,10 @@ nb::dict counters(const Executor& self) {
 }
 
 void bind_cache(nb::module_& m) {
+  m.def("inputs_being_compiled", &inputs_being_compiled,
+        nb::sig("def inputs_being_compiled() -> list[Any]"),
+        "The arguments of the call that this thread is compiling a program for; [] outside of "
+        "compiling.");
   nb::class_<Executor>(m, "ExecutorCache", nb::type_slots(kGarbageCollection),
                        "Runs the programs that `compiler(args, device, (enable_options, "
                        "disable_options))` makes, one for each kind of call.")

@@ -121,6 +121,34 @@ ArgInfo make_arg_info(const Argument& argument) {
   return info;
 }
 
+namespace {
+
+thread_local const ArgumentList* list_being_compiled = nullptr;
+
+// Makes a list known to `inputs_being_compiled` for as long as it lives.
+class BeingCompiled {
+ public:
+  explicit BeingCompiled(const ArgumentList& list)
+      : former_(std::exchange(list_being_compiled, &list)) {}
+  BeingCompiled(const BeingCompiled&) = delete;
+  BeingCompiled& operator=(const BeingCompiled&) = delete;
+  ~BeingCompiled() { list_being_compiled = former_; }
+
+ private:
+  const ArgumentList* former_;
+};
+
+}  // namespace
+
+nb::list inputs_being_compiled() {
+  nb::list inputs;
+  if (list_being_compiled == nullptr) return inputs;
+  for (const Argument& argument : list_being_compiled->arguments()) {
+    inputs.append(nb::borrow(static_cast<PyObject*>(argument.object)));
+  }
+  return inputs;
+}
+
 Executor::Executor(nb::object compiler, std::vector<int64_t> shape_scalars)
     : compiler_(std::move(compiler)) {
   for (int64_t position : shape_scalars) {
@@ -152,6 +180,7 @@ std::shared_ptr<Program> Executor::compile(const ArgumentList& list,
   const nb::object extra = context.second.is_valid()
                                ? nb::object(nb::make_tuple(context.extra, context.second))
                                : context.extra;
+  const BeingCompiled being_compiled(list);
   const nb::object result = compiler_(infos, context.device, extra);
   std::shared_ptr<Program> program;
   if (!nb::try_cast(result, program) || program == nullptr) {

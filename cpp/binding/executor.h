@@ -28,6 +28,10 @@ ArgInfo make_arg_info(const Argument& argument);
 // Python's value of a scalar.
 nanobind::object scalar_value(const Scalar& scalar);
 
+// The argument objects of the call that this thread is compiling a program for, of the innermost
+// where there are several; empty outside of compiling.
+nanobind::list inputs_being_compiled();
+
 // What a call is besides its arguments.
 struct CallContext {
   nanobind::handle device;  // None or an int

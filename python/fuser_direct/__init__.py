@@ -92,10 +92,12 @@ if TYPE_CHECKING:
         reset_profiler,
     )
     from fuser_direct.specs import TensorSpec
+    from fuser_direct.tuning import autotune
     from fuser_direct.validation import get_val_tolerances, validate_with_auto_inferred_outputs
 
 # What lives in the extension, or needs it, is imported at its first use; so are submodules.
 _LAZY = {
+    "autotune": "fuser_direct.tuning",
     "Artifact": "fuser_direct.artifact",
     "CircularBufferOptions": "fuser_direct.params",
     "ClusterDims": "fuser_direct.params",
@@ -202,6 +204,7 @@ __all__ = [
     "Val",
     "ValidationError",
     "__version__",
+    "autotune",
     "compile",
     "compute_tensor_descriptor",
     "counters",

@@ -1,8 +1,9 @@
 """Options of `execute` and of the environment, as the peer names them; each is accepted, unknown
 names are refused.
 
-These make a difference: `fast_math` and `kernel_profile` (enable), the dumps that `compiler.dump`
-writes, and any item of NVFUSER_PROF, which measures every kernel (`profiler`).
+These make a difference: `autotune`, which the peer doesn't have, `fast_math` and `kernel_profile`
+(enable), the dumps that `compiler.dump` writes, and any item of NVFUSER_PROF, which measures every
+kernel (`profiler`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fuser_direct.records import dataclass
 
 ENABLE_OPTIONS = frozenset(
     [
+        "autotune",
         "cutlass_scheduler",
         "fuse_matmul",
         "fuse_multiple_matmuls",

@@ -58,6 +58,9 @@ static inline unsigned int __byte_perm(unsigned int x, unsigned int y, unsigned 
 }
 
 static inline int __clz(unsigned int x) { return x ? __builtin_clz(x) : 32; }
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)(((unsigned __int128)a * b) >> 64);
+}
 static inline unsigned int __umulhi(unsigned int a, unsigned int b) {
   return (unsigned int)((unsigned long long)a * b >> 32);
 }

@@ -26,6 +26,7 @@ from fuser_direct.enums import DataType as D
 from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.kernel import DYNAMIC, Kernel
 from fuser_direct.schedulers.contract import Dim3
+from fuser_direct.schedulers.dividers import divider, launch_params
 from fuser_direct.schedulers.schedule import CudaSchedule
 
 # A declaration of shared memory: type, name, extents.
@@ -40,9 +41,9 @@ _PARAM = {
 }
 
 
-def _arguments(kernel: Kernel) -> str:
+def _arguments(kernel: Kernel, schedule: CudaSchedule) -> str:
     texts = []
-    for place, param in enumerate(kernel.params()):
+    for place, param in enumerate(launch_params(kernel, schedule)):
         if param.kind == "pointer":
             kind = expr.storage_type(kernel.buffers[param.buffer].dtype) + "*"
         elif param.kind == "scalar":
@@ -70,7 +71,7 @@ def _source(kernel: Kernel, schedule: CudaSchedule) -> str:
         r"auto& \2 = emulation::shared_variable(\2_of);",
         text,
     )
-    call = f"[&] {{ {kernel.name}({_arguments(kernel)}); }}"
+    call = f"[&] {{ {kernel.name}({_arguments(kernel, schedule)}); }}"
     return (
         f'#include "{_HEADER.name}"\n{text}'
         'extern "C" int run(void** args, dim3 grid, dim3 block, int backwards) {\n'
@@ -139,7 +140,7 @@ def launch(
     """
     index = ctypes.c_int if schedule.index_bits == 32 else ctypes.c_longlong
     values: list[Any] = []
-    for param in kernel.params():
+    for param in launch_params(kernel, schedule):
         if param.kind == "pointer":
             array = arrays[param.buffer]
             skipped = offsets[param.buffer] * array.itemsize if offsets else 0
@@ -150,6 +151,8 @@ def launch(
             values.append(index(extents[param.axis]))
         elif param.kind == "chunk":
             values.append(index(chunk))
+        elif param.kind in ("factor", "shift"):
+            values.append(index(divider(param, schedule, extents)))
         else:
             assert kernel.buffers[param.buffer].strides[param.axis] == DYNAMIC
             values.append(index(strides[param.buffer][param.axis]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ _MOST_THREADS = 100_000
 
 Array = np.ndarray[Any, Any]
 Memory = dict[TensorView, Array]
+# A schedule instead of another one.
+Pick = Callable[[Scheduled], Scheduled]
 
 
 def _describe(value: Any) -> FakeArg:
@@ -79,9 +81,10 @@ def _arrays(part: Lowered, memory: Memory, workspaces: dict[int, Array]) -> list
     return arrays
 
 
-def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any]) -> Scheduled:
+def _check_part(part: Lowered, arrays: list[Array], inputs: Sequence[Any], pick: Pick) -> Scheduled:
     """Runs one kernel both ways; leaves the interpreter's results in `arrays`."""
-    scheduled = choose.schedule(part, _DEVICE, LaunchConstraints(), (False,) * len(arrays))
+    made = choose.schedule(part, _DEVICE, LaunchConstraints(), (False,) * len(arrays))
+    scheduled = pick(made)
     scalars = []
     for source in part.scalars:
         value = source.value if source.kind == "value" else inputs[source.position]
@@ -120,7 +123,7 @@ def test_scheduled_kernels_do_what_they_mean(case: Case) -> None:
     check_fusion(case)
 
 
-def check_fusion(case: Case) -> list[Scheduled]:
+def check_fusion(case: Case, pick: Pick = lambda item: item) -> list[Scheduled]:
     """Runs the kernels of a case one after the other, each both ways; gives what was scheduled."""
     done: list[Scheduled] = []
     made = case.inputs(Maker("cpu"))
@@ -145,7 +148,7 @@ def check_fusion(case: Case) -> list[Scheduled]:
         whole = lower(build(planned, segment, binding), extents, segment.reduced, "k")
         workspaces: dict[int, Array] = {}
         done.extend(
-            _check_part(part, _arrays(part, memory, workspaces), inputs)
+            _check_part(part, _arrays(part, memory, workspaces), inputs, pick)
             for part in choose.parts(whole, _DEVICE)
         )
     return done

@@ -1,7 +1,7 @@
 """CUDA C++ text of a kernel: Kernel + Schedule -> one translation unit with no `#include`.
 
 The text opens with the device functions it uses, pasted from `codegen/device/`, and ends with one
-function `extern "C" __global__ void NAME(...)`, whose arguments are `Kernel.params()`. It builds
+function `extern "C" __global__ void NAME(...)`, whose arguments are `launch_params()`. It builds
 with NVRTC for sm_80 and later. Addresses and numbers of points are computed in `index_t`, so a
 schedule's `index_bits` must hold both the largest offset of every buffer and the product of the
 extents of all axes.

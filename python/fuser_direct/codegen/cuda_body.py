@@ -2,7 +2,8 @@
 
 Names in the text: `v3` value of node 3, `p3` its packed words in flight, `h3` its packed words
 held, `a3` accumulator of reduce node 3, `o2` values on their way to buffer 2, `i1` index along axis
-1, `row2` where a row of buffer 2 begins, `k` lane of a vector.
+1, `row2` where a row of buffer 2 begins, `divisor3` node 3 prepared as a divisor, `k` lane of a
+vector.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fuser_direct.ir.kernel import (
     LOAD,
     REDUCE,
     Kernel,
+    Node,
     Param,
     Store,
 )
@@ -63,8 +65,14 @@ class Body:
         self.varies = varying_axes(kernel)
         self.after_reduce = reduce_dependent(kernel)
         self.ready = ready_loads(kernel)
+        # The launch arguments.
+        self.params: tuple[Param, ...] = kernel.params()
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
+        # Nodes that are prepared as divisors of lanes, named `divisor3`, where they are declared.
+        self.divisors = self._find_divisors()
+        # Whether divisions by them are quick ones, which say in `exact` if they are none.
+        self._is_quick = False
         self.declared: set[int] = set()
         # Declared values that are arrays over the lanes of a vector.
         self.arrays: set[int] = set()
@@ -122,7 +130,7 @@ class Body:
         """
         index = "int" if index_bits == 32 else "long long"
         head = f"typedef {index} index_t;\ntypedef unsigned {index} uindex_t;\n\n"
-        params = ", ".join(self._param(p) for p in self.kernel.params())
+        params = ", ".join(self._param(p) for p in self.params)
         bounds = f"{threads}, {blocks_per_sm}" if blocks_per_sm else str(threads)
         head += f'extern "C" __global__ void __launch_bounds__({bounds})\n'
         head += f"{self.kernel.name}({params}) {{\n"
@@ -142,6 +150,22 @@ class Body:
     def is_lane(self, n: int) -> bool:
         """Whether node `n` differs between the lanes of a vector."""
         return self.innermost in self.varies[n] and n not in self.uniform
+
+    def _find_divisors(self) -> set[int]:
+        """Floats by which all lanes of a vector are divided."""
+        nodes = self.kernel.nodes
+        return {n for node in nodes if (n := self._shared_divisor(node)) is not None}
+
+    def _shared_divisor(self, node: Node) -> int | None:
+        """The divisor of a division of floats, if it is one for all lanes."""
+        nodes = self.kernel.nodes
+        if self.vector == 1 or node.op != "div":
+            return None
+        value, by = node.args
+        if any(n.dtype is not DataType.Float for n in (node, nodes[value], nodes[by])):
+            return None
+        is_shared = self.is_lane(value) and not self.is_lane(by)
+        return by if is_shared and nodes[by].op not in (CONST, REDUCE) else None
 
     def buffer_register(self, b: int) -> str:
         """C++ type of an element of buffer `b` in a register."""
@@ -196,8 +220,11 @@ class Body:
                 rest = f"rest{axis}"
 
     def address(self, b: int, axes: Iterable[int], lane: str = "0") -> str:
-        """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`."""
-        terms = [self.base[b]]
+        """Address of buffer `b` for `lane`: `self.base` and the current indices along `axes`.
+
+        The offset is summed up in index_t, which holds it: 64-bit sums take twice the instructions.
+        """
+        terms = []
         if b in self.flat:
             terms.append(f"unit * {self.vector}")
             axes = ()
@@ -209,7 +236,10 @@ class Body:
                 terms.append(self.index[axis])
         if lane != "0" and self.kernel.buffers[b].strides[self.innermost] != 0:
             terms.append(f"{lane} * {self._lane_stride(b)}")
-        return " + ".join(terms)
+        offset = " + ".join(terms)
+        if len(terms) > 1:
+            offset = f"({offset})"
+        return f"{self.base[b]} + {offset}" if terms else self.base[b]
 
     def load(self, n: int, axes: Iterable[int]) -> str:
         """Loads one vector (one element, where lanes don't differ) for load node `n`; nothing but
@@ -287,12 +317,16 @@ class Body:
             else:
                 text = self._guarded_load(n, axes, lane)
             note += f" b{node.attr}"
+        elif self._is_quick and (by := self._shared_divisor(node)) is not None:
+            text = f"divisor{by}.divide({self.name(node.args[0])}, exact)"
         else:
             text = expr.node_text(
                 self.kernel, node, self.name, self._index_at(lane), rounded=n in self._read
             )
             note += f" {node.attr}" if node.op == INDEX else ""
         self.line(f"{target} = {text};", note)
+        if n in self.divisors:
+            self.line(f"const fd_divisor divisor{n}(v{n});")
 
     def _guarded_load(self, n: int, axes: Iterable[int], lane: str) -> str:
         """One element of a load that depends on other values: its offset, its predicate or both."""
@@ -424,8 +458,30 @@ class Body:
         packs = {**packs, **self._vector_loads(wanted, axes)}
         for s in stores:
             self.line(f"{self.buffer_register(s.buffer)} o{s.buffer}[{self.vector}];")
+        divides = (self._shared_divisor(self.kernel.nodes[n]) is not None for n in wanted)
+        self._is_quick = accumulate is None and any(divides)
+        if self._is_quick:
+            self.line("bool exact = true;")
+        self._lanes(wanted, packs, stores, axes, accumulate, inside)
+        if self._is_quick:
+            self._is_quick = False
+            with self.block("if (!exact)"):
+                self._lanes(wanted, packs, stores, axes, None, inside)
+        for s in stores:
+            self.store(s.buffer, axes, self.vector, inside)
+
+    def _lanes(
+        self,
+        nodes: Iterable[int],
+        packs: Mapping[int, str],
+        stores: Sequence[Store],
+        axes: Sequence[int],
+        accumulate: Callable[[str], None] | None,
+        inside: str,
+    ) -> None:
+        """Evaluates those of `nodes` that lanes don't share, lane by lane."""
         with self.lanes() as lane:
-            for n in wanted:
+            for n in nodes:
                 if self.is_lane(n):
                     self.value(n, packs, axes, lane)
             for s in stores:
@@ -433,8 +489,6 @@ class Body:
             if accumulate is not None:
                 with self.maybe(f"{lane} >= low && {lane} < high" if inside else None):
                     accumulate(lane)
-        for s in stores:
-            self.store(s.buffer, axes, self.vector, inside)
 
 
 def is_streamed(kernel: Kernel, b: int) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuser_direct.codegen.cuda_body import Body, points
 from fuser_direct.ir.kernel import Kernel
+from fuser_direct.schedulers.dividers import divided_axes, launch_params
 from fuser_direct.schedulers.schedule import CudaPointwise
 
 
 def pointwise_text(kernel: Kernel, schedule: CudaPointwise) -> str:
     """The kernel function: all loads of a thread's units, then math and stores unit by unit."""
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
+    body.params = launch_params(kernel, schedule)
     if schedule.evict_last:
         body.declare_policy()
     body.uniform_values()
     body.flat = frozenset(b for b, is_flat in enumerate(schedule.flat) if is_flat)
     _count_units(body)
+    _declare_dividers(body, divided_axes(kernel, schedule))
     step = schedule.threads * schedule.unroll
     first = f"blockIdx.x * (uindex_t){step} + threadIdx.x"
     if schedule.grid_stride:
@@ -39,6 +44,15 @@ def _count_units(body: Body) -> None:
     body.line(
         f"const uindex_t units = {' * '.join([f'(uindex_t)e{a}' for a in axes[:-1]] + ['steps'])};"
     )
+
+
+def _declare_dividers(body: Body, axes: Sequence[int]) -> None:
+    """Has divisions of units by the extents of `axes` done by multiplication."""
+    for axis in axes:
+        extent = "steps" if axis == body.innermost else f"(uindex_t)e{axis}"
+        factor, shift = f"(uindex_t)e{axis}_factor", f"(uindex_t)e{axis}_shift"
+        body.line(f"const fd_divider<uindex_t> by{axis}({factor}, {shift});")
+        body.dividers[extent] = f"by{axis}"
 
 
 def _tile(body: Body, schedule: CudaPointwise) -> None:

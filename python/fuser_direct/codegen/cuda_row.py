@@ -315,7 +315,8 @@ class _Walk:
             for n in alone:
                 accumulate(body, n, f"a{n}")
 
-        body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, add)
+        adds = add if stage.reduces else None
+        body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, adds)
         for top, total in sums.items():
             body.line(f"fd_add_exp(a{top}, a{total}, w{top});")
 

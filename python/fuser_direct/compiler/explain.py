@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fuser_direct import tuning
 from fuser_direct.compiler.arguments import CPU, CUDA
 from fuser_direct.compiler.pipeline import FusionCompiler
 from fuser_direct.compiler.preview import PlannedStep, PreviewAssembler
 from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
+from fuser_direct.compiler.tuned import known_best
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.ir.translate import translate_fusion
@@ -28,7 +30,8 @@ def explain(
 
     definition: a FusionDefinition or Fusion. inputs: one tensor, TensorSpec or number an input;
     nothing is run. target: "sm_90a", "cpu" and the like, as `fuser_direct.compile` takes them; None
-    for the machine at hand. source: also the text of each kernel. Raises what the call would.
+    for the machine at hand. Inside `autotune` the schedules are those that won earlier trials.
+    source: also the text of each kernel. Raises what the call would.
     """
     from fuser_direct.artifact import fusion_of
 
@@ -86,7 +89,8 @@ def _segment(number: int, step: PlannedStep, machine: Machine, source: bool) -> 
         yield f"== segment {number}: {step.op}, a call of the framework's library =="
         return
     yield f"== segment {number}: {step.op} =="
-    for item in step.kernels:
+    for choice in step.kernels:
+        item = known_best(choice, machine) if tuning.is_on() else choice
         lowered = item.lowered
         axes = ", ".join(
             f"{kind}:{extent}"

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from fuser_direct import cache
+from fuser_direct import cache, tuning
 from fuser_direct import options as option_names
 from fuser_direct.compiler import arguments, stored
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
@@ -113,6 +113,8 @@ class FusionCompiler:
         enabled, disabled = option_names.effective(*options)
         # Stored programs are found by the definition, which a manual schedule is no part of.
         is_plain = not (enabled or disabled or constraints or cuda_options or self.is_manual)
+        is_tuned = tuning.is_on() or "autotune" in enabled
+        is_plain = is_plain and not is_tuned
         if is_plain and not option_names.environment().dump:
             return self._found_or_planned(args, device)
         from fuser_direct.compiler.program import Assembler
@@ -122,6 +124,10 @@ class FusionCompiler:
             from fuser_direct.compiler.profiled import ProfiledAssembler
 
             kind = ProfiledAssembler
+        elif is_tuned and not (constraints or self.is_manual):
+            from fuser_direct.compiler.tuned import TuningAssembler
+
+            kind = TuningAssembler
         names = (tuple(enabled), tuple(disabled))
         began = time.perf_counter_ns()
         program = self.assembler(kind, args, device, names, constraints, cuda_options).run()

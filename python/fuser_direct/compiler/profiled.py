@@ -8,7 +8,6 @@ launch time counts as kernel time.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from fuser_direct import _ext
 from fuser_direct.compiler.arguments import CUDA
 from fuser_direct.compiler.library import library_call
 from fuser_direct.compiler.program import Assembler, KernelInfo, ProgramInfo, _Call, _Step
+from fuser_direct.compiler.trial import torch_of
 from fuser_direct.dtypes import INFO
-from fuser_direct.errors import UnsupportedError
 from fuser_direct.ir.fusion import TensorView
 
 if TYPE_CHECKING:
@@ -77,14 +76,7 @@ class Probe:
 
 
 def _torch() -> Any:
-    """PyTorch, if the program has it: its streams are those that kernels run in."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise UnsupportedError(
-            "kernel_profile: kernels on a GPU are measured by PyTorch's CUDA events, and this "
-            "program doesn't use PyTorch; profile it by ncu or nsys"
-        )
-    return torch
+    return torch_of("kernel_profile", "profile it by ncu or nsys")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from fuser_direct.schedulers.contract import (
     LaunchConstraints,
     Scheduled,
 )
+from fuser_direct.schedulers.dividers import divider, launch_params
 from fuser_direct.schedulers.schedule import CudaSchedule
 
 _CTYPES = {
@@ -157,6 +158,14 @@ class Assembler:
                 "of launch "
                 "extents can't serve them all; leave launch_constraints out"
             )
+        self._settle_schedules()
+        return self._assembled()
+
+    def _settle_schedules(self) -> None:
+        """A place for subclasses to change schedules when all kernels are known."""
+
+    def _assembled(self) -> _ext.Program:
+        """The program of all steps: kernels built or found, launches and outputs added."""
         scheduled = [step.scheduled for step in self.steps if isinstance(step, _Step)]
         kernels = STORE.get(scheduled, self.target.key, self.target.build)
         infos = []
@@ -471,7 +480,8 @@ class Assembler:
         index = "i64"
         if isinstance(scheduled.schedule, CudaSchedule) and scheduled.schedule.index_bits == 32:
             index = "i32"
-        args = [self._argument(step, param, index) for param in lowered.kernel.params()]
+        params = launch_params(lowered.kernel, scheduled.schedule)
+        args = [self._argument(step, param, index) for param in params]
         launch = scheduled.launch
         if isinstance(launch, CpuLaunch):
             self.program.launch_cpu(kernel, launch.items, launch.grain, 0, args)
@@ -490,6 +500,8 @@ class Assembler:
             return index, lowered.extents[param.axis]
         if param.kind == "chunk":
             return index, lowered.chunk
+        if param.kind in ("factor", "shift"):
+            return index, divider(param, step.scheduled.schedule, lowered.extents)
         if param.kind == "stride":
             return index, lowered.arguments[param.buffer].strides[param.axis]
         source = lowered.scalars[param.scalar]

@@ -24,6 +24,7 @@ _GENERATORS = (
     "dtypes.py",
     "ir/kernel.py",
     "ops/table.py",
+    "schedulers/dividers.py",
     "schedulers/schedule.py",
 )
 # Lines of /proc/cpuinfo that tell processors apart, on x86 and on Arm.

@@ -124,10 +124,11 @@ class Param:
 
     kind pointer: address of buffer `buffer`; scalar: value of scalar parameter `scalar`; extent:
     extent of axis `axis`; chunk: how many points of the flattened reduction space each step of the
-    `s` axis covers; stride: stride of `buffer` along `axis`, in elements.
+    `s` axis covers; stride: stride of `buffer` along `axis`, in elements; factor, shift: for
+    divisions by the extent of `axis` (`schedulers.dividers`).
     """
 
-    kind: Literal["pointer", "scalar", "extent", "chunk", "stride"]
+    kind: Literal["pointer", "scalar", "extent", "chunk", "stride", "factor", "shift"]
     buffer: int = -1
     scalar: int = -1
     axis: int = -1
@@ -141,6 +142,8 @@ class Param:
             return f"c{self.scalar}"
         if self.kind == "extent":
             return f"e{self.axis}"
+        if self.kind in ("factor", "shift"):
+            return f"e{self.axis}_{self.kind}"
         return "chunk" if self.kind == "chunk" else f"b{self.buffer}_s{self.axis}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuser_direct.enums import SchedulerType
 from fuser_direct.records import dataclass
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fuser_direct.schedulers.schedule import CpuSchedule, CudaSchedule
 
 Dim3 = tuple[int, int, int]
+# Fields of a schedule with other values.
+Change = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

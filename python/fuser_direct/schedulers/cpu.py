@@ -6,14 +6,28 @@ None of it depends on the number of threads, so results are the same bits for an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
-from fuser_direct.schedulers.contract import CpuDevice, CpuLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.contract import (
+    Change,
+    CpuDevice,
+    CpuLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
 from fuser_direct.schedulers.cpu_order import in_order_of_loads
 from fuser_direct.schedulers.cpu_turned import turn
-from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule
+from fuser_direct.schedulers.schedule import (
+    CpuColumn,
+    CpuInnerOuter,
+    CpuPointwise,
+    CpuRow,
+    CpuSchedule,
+)
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops
 
 # Work below this many bytes stays on one thread: waking others costs 5 us hot and 50 us after
@@ -131,3 +145,28 @@ def split_chunk(lowered: Lowered) -> int:
         return _ROW_CHUNK if few_rows and lowered.reduced_elems >= 4 * _ROW_CHUNK else 0
     few_items = lowered.rows < 64 * _COLUMN_BLOCK
     return _COLUMN_CHUNK if few_items and lowered.reduced_elems >= 4 * _COLUMN_CHUNK else 0
+
+
+def changes(schedule: CpuSchedule, lowered: Lowered) -> Iterator[Change]:
+    """Other schedules worth timing: the block of a work item, and whether stores bypass the
+    caches.
+    """
+    may_bypass = tuple(a.operand.is_output and a.strides[-1] == 1 for a in lowered.arguments)
+    for streaming in (schedule.streaming, (False,) * len(may_bypass), may_bypass):
+        if isinstance(schedule, CpuPointwise) or (
+            isinstance(schedule, CpuColumn) and not schedule.rows
+        ):
+            for block in (schedule.block, schedule.block // 2, schedule.block * 2):
+                yield {"block": block, "streaming": streaming}
+        elif not isinstance(schedule, CpuInnerOuter):
+            yield {"streaming": streaming}
+
+
+def rescheduled(item: Scheduled, schedule: CpuSchedule) -> Scheduled:
+    """`item` under another schedule that `changes` gave."""
+    lowered, launch = item.lowered, item.launch
+    assert isinstance(launch, CpuLaunch)
+    items = launch.items
+    if isinstance(schedule, CpuPointwise | CpuColumn):
+        items = ceil_div(lowered.extents[-1], schedule.block) * _outer(lowered)
+    return scheduled(lowered, item.scheduler, schedule, items, item.reason)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered
-from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.contract import (
+    Change,
+    CudaDevice,
+    CudaLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
 from fuser_direct.schedulers.schedule import CudaPointwise
 from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, index_bits, vectorization
@@ -121,3 +129,15 @@ def _fixed_grid(constraints: LaunchConstraints, blocks: int) -> tuple[int, bool]
     if not 1 <= x < 1 << 31:
         raise LaunchError(f"launch constraints: gridDim.x = {x} exceeds the limit of 2147483647")
     return x, True
+
+
+def changes(schedule: CudaPointwise, lowered: Lowered) -> Iterator[Change]:
+    """Other schedules worth timing: threads a block, and vectors a thread has in flight."""
+    if schedule.grid_stride:
+        return
+    most = _most_elements(lowered)
+    yield {"evict_last": not schedule.evict_last}
+    for threads in (128, 256, 512):
+        for unroll in (1, 2, 4):
+            if unroll * schedule.vector <= max(most, schedule.vector):
+                yield {"threads": threads, "unroll": unroll}

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
 from fuser_direct.lowering.canonical import Lowered, can_split
-from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.contract import (
+    Change,
+    CudaDevice,
+    CudaLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
 from fuser_direct.schedulers.schedule import CudaColumn
 from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import (
@@ -127,3 +135,17 @@ def split_chunk(lowered: Lowered, device: CudaDevice) -> int:
     if parts < 2:
         return 0
     return round_up(ceil_div(lowered.reduced_elems, parts), step)
+
+
+def changes(schedule: CudaColumn, lowered: Lowered) -> Iterator[Change]:
+    """Other schedules of columns worth timing: the block's shape, and loads in flight."""
+    points = max(row_elems(lowered), 1)
+    units = max(ceil_div(lowered.rows, schedule.vector), 1)
+    threads = schedule.threads_x * schedule.threads_y
+    for threads_x in (schedule.threads_x, schedule.threads_x // 2, schedule.threads_x * 2):
+        if not 1 <= threads_x < 2 * units:
+            continue
+        for threads_y in (threads // threads_x, threads // threads_x // 2):
+            for unroll in sorted({schedule.unroll, 2, 8}):
+                if 1 <= threads_y <= points and threads_y * unroll < 2 * points:
+                    yield {"threads_x": threads_x, "threads_y": threads_y, "unroll": unroll}

@@ -4,6 +4,7 @@ stages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
@@ -12,7 +13,13 @@ from fuser_direct.ir.kernel import SUMS_OF_EXP
 from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.records import dataclass
-from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.contract import (
+    Change,
+    CudaDevice,
+    CudaLaunch,
+    LaunchConstraints,
+    Scheduled,
+)
 from fuser_direct.schedulers.cuda_reduction import refuse, row_elems
 from fuser_direct.schedulers.schedule import CudaRow
 from fuser_direct.schedulers.uniform import uniform_nodes
@@ -403,3 +410,47 @@ def _waves_cost(row: _Row, device: CudaDevice, cluster: int, per_sm: int) -> flo
     sms = device.sm_count * (1.0 if cluster == 2 else _CLUSTER_SMS)
     resident = max(int(sms * per_sm / cluster), 1)
     return ceil_div(max(row.rows, 1), resident) * resident
+
+
+def changes(schedule: CudaRow, lowered: Lowered, device: CudaDevice) -> Iterator[Change]:
+    """Other schedules worth timing: threads a row, where whole rows are held, the L2 policy."""
+    row = _describe(lowered, schedule.vector, schedule.vectorized, schedule.edges)
+    for threads in _near_threads(schedule, row.units):
+        rows = schedule.rows_per_block
+        if threads != schedule.threads:
+            rows = max(128 // threads, 1) if threads <= 32 and schedule.cluster == 1 else 1
+            rows = min(rows, power_of_two_at_least(max(lowered.rows, 1)))
+        block: Change = {"threads": threads, "rows_per_block": rows, "bulk": False}
+        if threads != schedule.threads:
+            block["blocks_per_sm"] = 0
+        units = ceil_div(row.units, threads * schedule.cluster)
+        if not (schedule.shared or schedule.persistent):
+            for unroll in sorted({1, 2, 4, schedule.unroll}):
+                if unroll <= units:
+                    yield {**block, "unroll": unroll}
+        elif units <= _MOST_UNROLLED:
+            for place in _near_places(row, threads, rows, units, device):
+                yield {**block, **place, "unroll": 1}
+
+
+def _near_threads(schedule: CudaRow, units: int) -> list[int]:
+    """Once, twice and half the threads of a row, as far as they are allowed and have work."""
+    found = [schedule.threads]
+    for threads in (schedule.threads * 2, schedule.threads // 2):
+        is_small = threads in (1, 2, 4, 8, 16) and schedule.cluster == 1
+        has_work = threads * schedule.cluster < 2 * units
+        if (is_small or threads % 32 == 0) and 0 < threads <= 1024 and has_work:
+            found.append(threads)
+    return found
+
+
+def _near_places(
+    row: _Row, threads: int, rows: int, units: int, device: CudaDevice
+) -> Iterator[Change]:
+    """Where `units` vectors a thread, which are whole rows, may be held."""
+    if _fits_registers(row, threads * rows, units, 1, device):
+        for evict_last in (True, False):
+            yield {"persistent": units, "shared": 0, "evict_last": evict_last}
+    needed = row.copied_bytes * units * threads * rows
+    if 0 < needed <= device.shared_per_block_bytes - _SHARED_RESERVE:
+        yield {"persistent": 0, "shared": units, "evict_last": False}

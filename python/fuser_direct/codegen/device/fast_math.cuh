@@ -58,6 +58,14 @@ __device__ __forceinline__ float fd_erf(float x) {
 // Error 2 units in the last place.
 __device__ __forceinline__ float fd_div(float a, float b) { return fd_div_approx(a, b); }
 
+//- fd_divisor [half]
+// Nothing is prepared for the cheaper form.
+struct fd_divisor {
+  float by;
+  __device__ __forceinline__ explicit fd_divisor(float d) : by(d) {}
+  __device__ __forceinline__ float divide(float x, bool& exact) const { return fd_div(x, by); }
+};
+
 //- fd_reciprocal [half]
 // Error 1 unit in the last place.
 __device__ __forceinline__ float fd_reciprocal(float x) { return fd_reciprocal_approx(x); }

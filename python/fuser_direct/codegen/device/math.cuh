@@ -287,6 +287,33 @@ __device__ inline long long fd_div(long long a, long long b) {
   return b == 0 ? 0 : b == -1 ? (long long)(0ull - (unsigned long long)a) : a / b;
 }
 
+//- fd_divisor
+// Division of many numbers by one, rounded as fd_div rounds. The quotient by a reciprocal of twice
+// the precision is one of the two floats around the exact one, and its remainder decides between
+// them: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor"
+// (1990). That needs operands far from the ends of the range; zero, whose quotient has a sign, does
+// for a positive divisor. `exact` becomes false where it isn't known to be right.
+struct fd_divisor {
+  float by, reciprocal, below, rest;
+  bool is_middling;
+  __device__ __forceinline__ explicit fd_divisor(float d)
+      : by(d), reciprocal(1.0f / d), is_middling(d >= 2.98023224e-8f && d <= 33554432.0f) {
+    // Rounded down, so that what is left isn't negative and a zero keeps its sign.
+    const bool is_above = fmaf(d, reciprocal, -1.0f) > 0.0f;
+    below = is_above ? __uint_as_float(__float_as_uint(reciprocal) - 1) : reciprocal;
+    rest = fmaf(-d, below, 1.0f) * reciprocal;
+  }
+  __device__ __forceinline__ float divide(float x, bool& exact) const {
+    const float near = fmaf(x, below, x * rest);
+    const float over = fmaf(near, by, -x);
+    const float quotient = fmaf(over, -reciprocal, near);
+    // Zero wraps to the largest number; others are at least 2^-90.
+    const bool is_large = 2 * __float_as_uint(x) - 1 >= 2 * 0x12800000u - 1;
+    exact = exact && is_middling && is_large && quotient == quotient;
+    return quotient;
+  }
+};
+
 //- fd_mod
 // C's %: the sign of the dividend; by 0 gives 0.
 template <class T>

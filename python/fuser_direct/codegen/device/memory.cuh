@@ -5,15 +5,17 @@
 // need that property of the kernel.
 
 //- fd_divider
-// Division by a number that stays the same, for many dividends: 32-bit ones below 2^31 by the high
-// half of a product. Granlund and Montgomery, "Division by invariant integers using
-// multiplication" (1994), figure 4.1, without its care for overflow.
+// Division by a number that stays the same, for many dividends below half of their type's range, by
+// the high half of a product. Granlund and Montgomery, "Division by invariant integers using
+// multiplication" (1994), figure 4.1, without its care for overflow. Factor and shift come from
+// `schedulers/dividers.py`, or, for 32 bits, from the divisor.
 template <class Index>
 struct fd_divider;
 
 template <>
 struct fd_divider<unsigned int> {
   unsigned int factor, shift;
+  __device__ __forceinline__ fd_divider(unsigned int f, unsigned int s) : factor(f), shift(s) {}
   __device__ __forceinline__ explicit fd_divider(unsigned int d)
       : shift(d > 1 ? 32 - __clz(d - 1) : 0) {
     factor = d == 0 ? 1 : (unsigned int)((((1ull << shift) - d) << 32) / d) + 1;
@@ -25,10 +27,13 @@ struct fd_divider<unsigned int> {
 
 template <>
 struct fd_divider<unsigned long long> {
-  unsigned long long by;
-  __device__ __forceinline__ explicit fd_divider(unsigned long long d) : by(d) {}
+  unsigned long long factor, shift, by;
+  __device__ __forceinline__ fd_divider(unsigned long long f, unsigned long long s)
+      : factor(f), shift(s), by(0) {}
+  __device__ __forceinline__ explicit fd_divider(unsigned long long d)
+      : factor(0), shift(0), by(d) {}
   __device__ __forceinline__ unsigned long long divide(unsigned long long n) const {
-    return n / by;
+    return by != 0 ? n / by : (__umul64hi(n, factor) + n) >> shift;
   }
 };
 
