@@ -4,9 +4,10 @@
         [--dtype TYPE ...] [--threads N ...] [--out FILE]
 
 Each contender allocates its outputs as it does for users: the fuser from its pool, eager from
-PyTorch's allocator. Results are dropped before the next call. Calls under 0.5 ms are repeated, with
-warm caches. Percentages are of the bandwidth of a
-large `copy_` that takes its turn in the same rounds.
+PyTorch's allocator. Results are dropped before the next call. A large copy comes before every
+sample, so that no contender finds in the caches what its neighbour left there; calls under 0.5 ms
+are then repeated, with warm caches. Percentages are of the bandwidth of a large `copy_` that takes
+its turn in the same rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ def _copy() -> Call:
 
 
 def _with_copy(rounds: int, calls: dict[str, Call]) -> dict[str, float]:
-    return harness.interleaved({**calls, "copy": _copy()}, _time_once, rounds)
+    copy = _copy()
+
+    def time_cold(call: Call) -> float:
+        copy()
+        return _time_once(call)
+
+    return harness.interleaved({**calls, "copy": copy}, time_cold, rounds)
 
 
 def _measure(row: Row, dtype: str, rounds: int, with_compile: bool) -> Result:

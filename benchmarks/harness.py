@@ -177,8 +177,10 @@ def interleaved(
             time_once(call)
     for step in range(rounds):
         names = list(calls)
-        # Another one starts each round: nobody always follows the same neighbour.
-        for name in names[step % len(names) :] + names[: step % len(names)]:
+        # Another one starts each round, and every other round goes backwards: nobody always follows
+        # the same neighbour.
+        names = names[step % len(names) :] + names[: step % len(names)]
+        for name in names[:: 1 - 2 * (step % 2)]:
             samples[name].append(time_once(calls[name]))
     return {name: statistics.median(times) for name, times in samples.items()}
 

@@ -273,6 +273,35 @@ def test_outer_axes_are_walked_in_the_order_of_the_loads(swapped):
     assert got.is_contiguous()
 
 
+def schedule_of(define, *tensors):
+    """The schedule of the one kernel that `define` makes."""
+    from fuser_direct import FusionDefinition
+
+    with FusionDefinition() as fd:
+        for made in define(fd, *(fd.from_pytorch(t) for t in tensors)):
+            fd.add_output(made)
+    fd.execute(list(tensors))
+    (kernel,) = fd.fec.kernels()
+    return kernel.scheduled.schedule
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(64, 16), (2000, 512)])
+def test_near_columns_are_turned_by_few_rows(columns, rows):
+    def define(fd, x):
+        return [fd.ops.stride_order(fd.ops.permute(x, [0, 2, 1]), [2, 1, 0])]
+
+    assert schedule_of(define, torch.randn(2, 300, columns)).rows == rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("columns", "bypasses"), [(63, False), (64, True), (9001, True)])
+def test_only_whole_lines_and_long_runs_bypass_the_caches(columns, bypasses, dtype):
+    x = torch.ones((8 << 20) // columns, columns, dtype=getattr(torch, dtype))
+    w = torch.ones(columns, dtype=x.dtype)
+    schedule = schedule_of(lambda fd, x, w: [fd.ops.cast(fd.ops.add(x, w), x.dtype())], x, w)
+    assert any(schedule.streaming) is bypasses
+
+
 @pytest.mark.parametrize("shape", [(4, 2000, 3), (1, 70000), (5000, 40)])
 def test_staged_kernels_of_few_items_are_cut_into_stages(shape):
     """Channels-last statistics, and rows too long and few to share."""

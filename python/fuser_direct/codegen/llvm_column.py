@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser_direct.codegen.llvm_emitter import Emitter, Scope
+from fuser_direct.codegen.llvm_row import HEAVY
 from fuser_direct.codegen.llvm_types import BITS, REGISTER, CpuTarget, V, Value, constant
 from fuser_direct.dtypes import is_complex
 from fuser_direct.ir.kernel import CONST, PARAM, Kernel, Stage
@@ -22,7 +23,7 @@ class ColumnEmitter(Emitter):
 
     def __init__(self, kernel: Kernel, schedule: CpuColumn, target: CpuTarget) -> None:
         super().__init__(kernel, schedule.streaming, target)
-        self.block = schedule.block
+        self.block, self.short = schedule.block, schedule.short
         self.columns: dict[int, list[V]] = {}
         self.first_column = constant(0, "i64")
         kept = {
@@ -158,8 +159,13 @@ class ColumnEmitter(Emitter):
     def _rows_at_once(self, stage: Stage) -> int:
         if not stage.reduces or stage.stores:
             return 1
+        if any(self.kernel.nodes[n].op in HEAVY for n in stage.loop):
+            # What it would spare doesn't show beside these, and they are long to compile.
+            return 1
         size = len([n for n in stage.loop if self.kernel.nodes[n].op not in (CONST, PARAM)])
-        return next((rows for most, rows in ROWS_AT_ONCE if size <= most), 1)
+        together = next((rows for most, rows in ROWS_AT_ONCE if size <= most), 1)
+        # More than there are would be code to compile that never runs.
+        return min(together, 1 << self.short.bit_length() - 1) if self.short else together
 
     def _pass(self, stage: Stage, axis: int, row: V, rows: int, low: V, high: V) -> None:
         """Walk the columns with `rows` rows from `row` on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.ir.kernel import GATHER, LOAD
-from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.lowering.canonical import Argument, Lowered
 from fuser_direct.lowering.reorder import reordered
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers.schedule import ROUNDED_TO, CpuColumn, CpuTiled
@@ -28,6 +28,10 @@ _TILE_ELEMS = 4096
 # leave more columns, up to so many bytes of all turned buffers.
 _TILE_BYTES = 32 << 10
 _TILE_ROWS, _MOST_COLUMNS = 512, 512
+# Columns that are as near as this in memory, several to a page, are fetched ahead whatever is read
+# of them, and tiles of one block of rows (the least that is turned by shuffles) let their stores
+# run on longer ([32, 3136, 64] floats turned: 64 rows 4.6 ms, 16 rows 3.5 ms).
+_NEAR_BYTES, _FEW_ROWS = 1024, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def _transposed(lowered: Lowered, streaming: tuple[bool, ...]) -> Turned | None:
     moved = reordered(lowered, order)
     across, inner = moved.extents[-2:]
     short = across if across < _COMPILED_IN else 0
-    rows = short or min(power_of_two_at_least(across), _TILE_ROWS)
+    most = _FEW_ROWS if _reads_near_columns(moved) else _TILE_ROWS
+    rows = short or min(power_of_two_at_least(across), most)
     columns = _columns(moved, rows)
     outer = moved.rows // (across * inner)
     items = outer * ceil_div(across, rows) * ceil_div(inner, columns)
@@ -97,10 +102,20 @@ def _transposed(lowered: Lowered, streaming: tuple[bool, ...]) -> Turned | None:
     return Turned(moved, SchedulerType.pointwise, schedule, items, rows, columns)
 
 
+def _turned_arguments(moved: Lowered) -> list[Argument]:
+    return [a for a in moved.arguments if a.strides[-1] not in (0, 1) and a.strides[-2] != 0]
+
+
+def _reads_near_columns(moved: Lowered) -> bool:
+    """Whether all that is turned is read, from columns that lie near one another."""
+    turned = _turned_arguments(moved)
+    apart = (abs(a.strides[-1]) * INFO[a.operand.dtype].itemsize_bytes for a in turned)
+    return not any(a.operand.is_output for a in turned) and max(apart, default=0) <= _NEAR_BYTES
+
+
 def _columns(moved: Lowered, rows: int) -> int:
     """Columns of a tile of a transpose with so many rows: a power of two."""
-    turned = [a for a in moved.arguments if a.strides[-1] not in (0, 1) and a.strides[-2] != 0]
-    column = rows * sum(INFO[a.operand.dtype].itemsize_bytes for a in turned)
+    column = rows * sum(INFO[a.operand.dtype].itemsize_bytes for a in _turned_arguments(moved))
     fit = max(_TILE_BYTES // max(column, 1), _MIN_COLUMNS)
     return min(1 << (fit.bit_length() - 1), _MOST_COLUMNS)
 
