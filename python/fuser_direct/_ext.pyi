@@ -157,11 +157,6 @@ def link_object(object: bytes, name: str, address: int) -> bytes:
     Bytes of an object file linked as if for a run at `address`; external functions get addresses 16, 32, 48, ... in the order of their use. For tests.
     """
 
-def inputs_being_compiled() -> list[Any]:
-    """
-    The arguments of the call that this thread is compiling a program for; [] outside of compiling.
-    """
-
 def cpu_threads() -> int:
     """Threads that a CPU run of the calling thread may use."""
 
@@ -300,6 +295,11 @@ class ArgInfo:
         """Name of the argument's Python type."""
 
     def __repr__(self) -> str: ...
+
+def inputs_being_compiled() -> list[Any]:
+    """
+    The arguments of the call that this thread is compiling a program for; [] outside of compiling.
+    """
 
 class ExecutorCache:
     """
