@@ -93,6 +93,30 @@ def normalised_piece_of_a_cat_needed_by_another_kernel(device: str) -> None:
     execute_and_check(fd, [_numbers((4, 6), device), _numbers((4, 8), device), 0])
 
 
+def page_of_a_tensor_beside_its_transpose(device: str) -> None:
+    """Tiles that turn a tensor left out the page's place, or the guard, of what they read."""
+    for dtype, rows in ((FLOAT, 130), (DataType.BFloat16, 128)):
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([16, -1, 16], contiguity=True, dtype=dtype)
+            page = fd.define_scalar(INT)
+            turned = fd.ops.permute(x, [2, 1, 0])
+            picked = fd.ops.select(fd.ops.add(x, turned), page, 0)
+            fd.add_output(fd.ops.cast(picked, dtype))
+            widened = fd.ops.add(x, fd.ops.pad(fd.ops.permute(x, [2, 1, 0]), [1, -1]))
+            fd.add_output(fd.ops.cast(widened, dtype))
+        values = _numbers((16, rows, 16), device)
+        execute_and_check(fd, [values.bfloat16() if rows == 128 else values, 3])
+
+
+def page_of_which_columns_are_taken(device: str) -> None:
+    """The page's place was left out where the columns' strides called for a tile."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([2, 1025, 33], contiguity=True)
+        page = fd.define_scalar(INT)
+        fd.add_output(fd.ops.neg(fd.ops.slice(fd.ops.select(x, page, 0), [0, 0], [1025, 24])))
+    execute_and_check(fd, [_numbers((2, 1025, 33), device), 1])
+
+
 FOUND: list[Callable[[str], Any]] = [
     column_and_its_row_with_a_third_operand,
     row_sums_needed_straight_and_transposed,
@@ -100,4 +124,6 @@ FOUND: list[Callable[[str], Any]] = [
     tensor_read_inside_and_outside_of_its_kernel,
     library_result_written_into_an_input,
     normalised_piece_of_a_cat_needed_by_another_kernel,
+    page_of_a_tensor_beside_its_transpose,
+    page_of_which_columns_are_taken,
 ]

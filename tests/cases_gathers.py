@@ -117,3 +117,21 @@ GROUP_NORMS = [
 ]
 CAT_AND_IOTA = Case("cat-and-iota", _normal((3, 16), (3, 16), dtype=FLOAT), _cat_and_iota)
 GATHER_CASES = [*WHOLE, *SINGLE, CAT_AND_IOTA, *GROUP_NORMS]
+
+
+def _page(fd: Any, x: Any, page: Any) -> Any:
+    """One page of x [n, n, n] plus its transpose, and x plus its transpose shifted along a dim."""
+    picked = fd.ops.select(fd.ops.add(x, fd.ops.permute(x, [2, 1, 0])), page, 0)
+    moved = fd.ops.pad(fd.ops.permute(x, [0, 2, 1]), [1, -1, 0, 0])
+    return picked, fd.ops.add(x, moved)
+
+
+# Some of their buffers pass through a tile.
+TURNED = [
+    Case(
+        f"page-and-its-transpose-{n}-{dtype.name}",
+        lambda m, n=n, d=dtype: [m.normal((n, n, n), d), 3],
+        _page,
+    )
+    for n, dtype in ((16, FLOAT), (17, FLOAT), (16, DataType.Double))
+]

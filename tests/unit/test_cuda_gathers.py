@@ -10,8 +10,8 @@ from test_cuda_fusions import check_fusion
 
 from fuser_direct.codegen import cuda
 from fuser_direct.schedulers.contract import Scheduled
-from fuser_direct.schedulers.schedule import CudaRow
-from tests.cases_gathers import CAT_AND_IOTA, SINGLE, WHOLE, embedding_norm
+from fuser_direct.schedulers.schedule import CudaRow, CudaTranspose
+from tests.cases_gathers import CAT_AND_IOTA, SINGLE, TURNED, WHOLE, embedding_norm
 from tests.support import Case
 
 
@@ -43,6 +43,11 @@ def test_loads_are_single_where_lanes_differ(case: Case) -> None:
     (made,) = check_fusion(case)
     assert _schedule(made).vector > 1
     assert not any(_conditional(made))
+
+
+@pytest.mark.parametrize("case", TURNED, ids=lambda c: c.name)
+def test_tiles_keep_places_and_guards(case: Case) -> None:
+    assert any(isinstance(made.schedule, CudaTranspose) for made in check_fusion(case))
 
 
 def test_gathered_rows_stay_on_chip_between_stages() -> None:

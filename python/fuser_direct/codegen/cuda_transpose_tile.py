@@ -18,8 +18,11 @@ class TransposeTile:
         listed, stores = points(self.kernel)
         self.nodes = [n for n in listed if n not in body.declared]
         loads = [n for n in self.nodes if body.is_plain_load(n)]
-        self.turned_loads = [n for n in loads if self._is_turned(self._buffer(n))]
-        self.direct_loads = [n for n in loads if n not in self.turned_loads]
+        # A load at a computed place, or of what a guard lets through, is read in place instead of
+        # through the tile.
+        along = [n for n in loads if self._is_turned(self._buffer(n))]
+        self.turned_loads = [n for n in along if not self.kernel.nodes[n].args]
+        self.direct_loads = [n for n in loads if n not in along]
         self.turned_stores = [s for s in stores if self._is_turned(s.buffer)]
         self.direct_stores = [s for s in stores if s not in self.turned_stores]
 
