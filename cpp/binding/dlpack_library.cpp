@@ -252,7 +252,13 @@ class DlpackLibrary final : public TensorLibrary {
   nb::object make_capsule(nb::handle object, dl::Device device, int64_t stream) const {
     const nb::object produce = object.attr("__dlpack__");
     nb::dict options;
-    if (is_cuda(device)) options["stream"] = stream;
+    if (is_cuda(device) && nb::hasattr(object, "block_until_ready")) {
+      // JAX: its waits on streams of others fail (CUDA_ERROR_INVALID_HANDLE, 0.11). Waiting here
+      // leaves nothing to order.
+      object.attr("block_until_ready")();
+    } else if (is_cuda(device)) {
+      options["stream"] = stream;
+    }
     if (takes_version_) {
       nb::dict versioned;
       versioned.update(options);

@@ -290,6 +290,21 @@ def test_pairs_of_blocks_meet_at_a_barrier() -> None:
     assert (schedule.cluster, schedule.sends) == (2, False)
 
 
+def test_pointwise_kernels_keep_inputs_in_l2_from_a_size_on() -> None:
+    def keeps(columns: int) -> bool:
+        lowered = _lowered(
+            hand.bias_gelu(D.BFloat16), (4096, columns), ((columns, 1), (0, 1), (columns, 1))
+        )
+        schedule = _schedule(lowered, H200).schedule
+        assert isinstance(schedule, CudaPointwise)
+        return schedule.evict_last
+
+    # 4 bytes a point, and twice the L2.
+    enough = 2 * H200.l2_bytes // 4 // 4096
+    assert not keeps(enough)
+    assert keeps(enough + 8)
+
+
 def test_only_held_rows_are_kept_in_l2() -> None:
     assert _row(_softmax(16384, 4096), H200).evict_last
     row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
