@@ -19,21 +19,9 @@ from fuser_direct.ir.values import TensorView
 from fuser_direct.lowering.canonical import Argument, Lowered
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from tests.support import dtype_of
-from tests.unit.lowering_support import FakeArg
+from tests.unit.described import describe
 
-CUDA = 2
 DEVICE = CudaDevice("sm_90a", 132, shared_per_block_bytes=227 << 10)
-
-
-def describe(value: torch.Tensor) -> FakeArg:
-    """What the executor would tell of an argument, were it on a GPU."""
-    return FakeArg(
-        dtype=INFO[dtype_of(value)].dlpack,
-        device_type=CUDA,
-        shape=tuple(value.shape),
-        strides=tuple(value.stride()),
-        alignment=min(value.data_ptr() & -value.data_ptr() or 64, 64),
-    )
 
 
 def assembler_of(

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import torch
 
 from fuser_direct import CudaUnavailableError
 from fuser_direct.compiler.build_cuda import CudaOptions
 from fuser_direct.compiler.pipeline import compiler_for
 from fuser_direct.compiler.program import Assembler
 from fuser_direct.compiler.targets import CudaTarget
-from fuser_direct.dtypes import INFO
 from fuser_direct.schedulers.contract import CudaDevice
 from tests.cases import FUSION_CASES
-from tests.support import Case, Maker, define, dtype_of, fusion_of
-from tests.unit.lowering_support import FakeArg
-
-_CUDA = 2
-
-
-def _describe(value: Any) -> FakeArg:
-    """What the executor would tell of an argument, were it on a GPU."""
-    if not isinstance(value, torch.Tensor):
-        value = getattr(value, "value", value)
-        return FakeArg(is_tensor=False, kind=type(value).__name__, value=value)
-    return FakeArg(
-        dtype=INFO[dtype_of(value)].dlpack,
-        device_type=_CUDA,
-        shape=tuple(value.shape),
-        strides=tuple(value.stride()),
-        alignment=min(value.data_ptr() & -value.data_ptr() or 64, 64),
-    )
+from tests.support import Case, Maker, define, fusion_of
+from tests.unit.described import describe
 
 
 def _check(case: Case, arch: str) -> None:
@@ -40,7 +20,7 @@ def _check(case: Case, arch: str) -> None:
     inputs = case.inputs(Maker("cpu"))
     compiler = compiler_for(fusion_of(define(case, inputs)))
     target = CudaTarget(CudaDevice(arch, 132), CudaOptions())
-    arguments = [_describe(value) for value in inputs]
+    arguments = [describe(value) for value in inputs]
     try:
         program = compiler.assembler(Assembler, arguments, 0, target=target).run()
     except CudaUnavailableError as refusal:

@@ -13,11 +13,9 @@ import torch
 from cuda_emulator import TOLERANCE, cubin_builder, launch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering_support import FakeArg
 
 from fuser_direct import DataType, FusionDefinition, ReductionParams, SchedulerType, schedule
 from fuser_direct.codegen import cuda, interpret
-from fuser_direct.compiler.arguments import CUDA
 from fuser_direct.compiler.build_cuda import CudaOptions
 from fuser_direct.compiler.pipeline import FusionCompiler
 from fuser_direct.compiler.preview import PlannedStep, PreviewAssembler
@@ -29,7 +27,8 @@ from fuser_direct.ops.reference import evaluate
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, Scheduled
 from fuser_direct.schedulers.schedule import CudaInnerOuter
 from tests.cases_inner_outer import CASES, layernorm_backward, layernorm_inputs
-from tests.support import Case, Maker, arguments, check, define, dtype_of, fusion_of
+from tests.support import Case, Maker, arguments, check, define, fusion_of
+from tests.unit.described import describe
 
 H200 = CudaDevice("sm_90a", 132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10)
 A100 = CudaDevice("sm_80", 108, shared_per_block_bytes=163 << 10)
@@ -61,21 +60,9 @@ class Planned:
 def _plan(fd: FusionDefinition, inputs: Sequence[Any], device: CudaDevice) -> Planned:
     compiler = FusionCompiler(fusion_of(fd))
     target = CudaTarget(device, CudaOptions())
-    described = [_describe(value) for value in inputs]
+    described = [describe(value) for value in inputs]
     assembler = compiler.assembler(PreviewAssembler, described, 0, target=target)
     return Planned(fd, list(inputs), assembler, assembler.planned())
-
-
-def _describe(value: Any) -> FakeArg:
-    if not isinstance(value, torch.Tensor):
-        return FakeArg(is_tensor=False, kind=type(value).__name__, value=value)
-    return FakeArg(
-        dtype=INFO[dtype_of(value)].dlpack,
-        device_type=CUDA,
-        shape=tuple(value.shape),
-        strides=tuple(value.stride()),
-        alignment=min(value.data_ptr() & -value.data_ptr() or 64, 64),
-    )
 
 
 def _of_shape(shape: tuple[int, ...], dtype: DataType, device: CudaDevice) -> Planned:
