@@ -194,6 +194,7 @@ _AS_NOBODY = (
     "os.environ['FUSER_DIRECT_CACHE'] = '0'; run_all(); del os.environ['FUSER_DIRECT_CACHE']; "
     "from fuser_direct.compiler import kernels; kernels.STORE._kernels.clear(); "
     "from fuser_direct.compiler import pipeline; pipeline._compilers.clear(); "
+    "from fuser_direct.compiler import toolchain; toolchain.generators(); toolchain.sources(); "
     f"os.geteuid() == 0 and (os.setegid({_NOBODY}), os.seteuid({_NOBODY}))"
 )
 

@@ -22,9 +22,12 @@ _GENERATORS = (
     "compiler/build_cpu.py",
     "compiler/build_cuda.py",
     "dtypes.py",
+    "ir/dependence.py",
     "ir/kernel.py",
+    "ops/narrow.py",
     "ops/table.py",
     "schedulers/dividers.py",
+    "schedulers/nest.py",
     "schedulers/schedule.py",
 )
 # Lines of /proc/cpuinfo that tell processors apart, on x86 and on Arm.
