@@ -188,6 +188,20 @@ VARIANCE_CASES = [
 ]
 
 
+def _half_mean(fd: Any, x: Any) -> Any:
+    total = fd.ops.sum(fd.ops.cast(x, DataType.Float), dims=[0])
+    return fd.ops.cast(fd.ops.div(total, fd.ops.size(x, 0)), DataType.BFloat16)
+
+
+# All lanes of a vector divided by one value, in the cheaper forms for half types.
+HALF_MEAN_CASE = Case(
+    "mean-of-half-columns",
+    lambda m: [m.normal((24, 64), DataType.BFloat16)],
+    _half_mean,
+    lambda x: x.mean(0),
+)
+
+
 def _layout_inputs(layout: str, maker: Maker) -> Sequence[Any]:
     return [maker.laid_out((6, 9, 33), layout)]
 
@@ -300,6 +314,7 @@ CASES = [
     *PLACE_CASES,
     *SIZE_CASES,
     *VARIANCE_CASES,
+    HALF_MEAN_CASE,
     *LAYOUT_CASES,
     *ODD_CASES,
 ]

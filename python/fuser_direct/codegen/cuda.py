@@ -93,8 +93,7 @@ def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
 def _tags(kernel: Kernel) -> tuple[str, ...]:
     dtypes = [node.dtype for node in kernel.nodes] + [buffer.dtype for buffer in kernel.buffers]
     tags = ["complex"] if any(is_complex(d) for d in dtypes) else []
-    if fast_half_math(kernel):
-        tags.append("half")
+    tags.append("half" if fast_half_math(kernel) else "full")
     return tuple(tags)
 
 
