@@ -18,10 +18,18 @@ from fuser_direct.codegen.llvm_types import CpuTarget
 from fuser_direct.compiler import build_cpu
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
+from fuser_direct.ir.kept import kept_array_bytes, kept_nodes
 from fuser_direct.ir.kernel import AxisKind, Buffer, Kernel, Node, Stage, Store
 from fuser_direct.ops.reference_pointwise import cast, reference_class, round_to
 from fuser_direct.ops.reference_pointwise import pointwise as reference_pointwise
-from fuser_direct.schedulers.schedule import CpuColumn, CpuPointwise, CpuRow, CpuSchedule, CpuTiled
+from fuser_direct.schedulers.schedule import (
+    KEPT_ON_STACK,
+    CpuColumn,
+    CpuPointwise,
+    CpuRow,
+    CpuSchedule,
+    CpuTiled,
+)
 
 D = DataType
 
@@ -124,6 +132,14 @@ def scalar_slots(dtype: DataType, value: Any) -> list[int]:
     return [int(value)]
 
 
+def scratch_elems(kernel: Kernel, schedule: CpuSchedule) -> int:
+    """Floats of scratch memory that a kernel needs."""
+    if not isinstance(schedule, CpuRow) or schedule.capacity == KEPT_ON_STACK:
+        return 0
+    sizes = (kept_array_bytes(kernel, n, schedule.capacity) for n in kept_nodes(kernel))
+    return sum(sizes) // 4
+
+
 class Runner:
     """A built kernel. Arrays of bfloat16 are passed as uint16."""
 
@@ -131,6 +147,7 @@ class Runner:
         self, kernel: Kernel, schedule: CpuSchedule, target: CpuTarget | None = None
     ) -> None:
         self.kernel, self.schedule = kernel, schedule
+        self.scratch = np.zeros(scratch_elems(kernel, schedule) + 16, np.float32)
         target = target or build_cpu.host_target()
         self.text = llvm.emit(kernel, schedule, target)
         address, self.owner = build_cpu.build(self.text, kernel.name, target)
@@ -188,7 +205,9 @@ class Runner:
         items = self.items(extents)
         cuts = [items * k // pieces for k in range(pieces + 1)]
         for begin, end in itertools.pairwise(cuts):
-            self.function(ctypes.cast(args, ctypes.c_void_p), begin, end, None)
+            # The first line border in the array.
+            scratch = (self.scratch.ctypes.data + 63) // 64 * 64
+            self.function(ctypes.cast(args, ctypes.c_void_p), begin, end, scratch)
 
 
 def level(name: str) -> CpuTarget:
@@ -210,16 +229,29 @@ def pointwise(
     return Runner(kernel, CpuPointwise(block, flags), target)
 
 
-def row(kernel: Kernel, target: CpuTarget | None = None, streaming: bool = False) -> Runner:
-    return Runner(kernel, CpuRow(tuple(streaming and b.is_output for b in kernel.buffers)), target)
+def row(
+    kernel: Kernel,
+    target: CpuTarget | None = None,
+    streaming: bool = False,
+    ahead: bool = False,
+    capacity: int = KEPT_ON_STACK,
+) -> Runner:
+    flags = tuple(streaming and b.is_output for b in kernel.buffers)
+    inputs = tuple(ahead and not b.is_output for b in kernel.buffers)
+    return Runner(kernel, CpuRow(flags, inputs, capacity), target)
 
 
 def column(
-    kernel: Kernel, target: CpuTarget | None = None, block: int = 128, streaming: bool = False
+    kernel: Kernel,
+    target: CpuTarget | None = None,
+    block: int = 128,
+    streaming: bool = False,
+    one_by_one: bool = False,
 ) -> Runner:
-    return Runner(
-        kernel, CpuColumn(block, tuple(streaming and b.is_output for b in kernel.buffers)), target
-    )
+    flags = tuple(streaming and b.is_output for b in kernel.buffers)
+    ahead = tuple(one_by_one and not b.is_output for b in kernel.buffers)
+    schedule = CpuColumn(block, flags, one_by_one=one_by_one, ahead=ahead)
+    return Runner(kernel, schedule, target)
 
 
 def tiled(kernel: Kernel, target: CpuTarget, rows: int, columns: int, short: int = 0) -> Runner:

@@ -362,6 +362,49 @@ def test_softmax_of_rows_around_the_size_that_is_kept(dtype, n):
         check(run, [x, out], [(step, 1), (step, 1)], [2, n], scale=1e-3)
 
 
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", [D.Float, D.BFloat16])
+def test_softmax_of_long_rows_kept_in_scratch_memory(name, dtype):
+    kernel = softmax(dtype, "ir", (DYNAMIC, 1))
+    run = row(kernel, level(name), streaming=True, ahead=True, capacity=16384)
+    rng = np.random.default_rng(0)
+    for n in (8200, 16384, 16385):
+        x = random_values(dtype, (3, n), rng)
+        out = np.zeros((3, n), memory(dtype))
+        check(run, [x, out], [(n, 1), (n, 1)], [3, n], scale=1e-3)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_pages_and_rows_are_asked_for_ahead_without_another_result(name):
+    n = 1000
+    x = np.random.default_rng(0).standard_normal((5, n)).astype(np.float32)
+    results = []
+    for ahead in (False, True):
+        run = row(softmax(D.Float, "ir", (DYNAMIC, 1)), level(name), ahead=ahead)
+        assert ("llvm.prefetch" in run.text) == ahead
+        out = np.zeros((5, n), np.float32)
+        run([x, out], [(n, 1), (n, 1)], [5, n])
+        results.append(out)
+    assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize(("dtype", "op"), REDUCTIONS)
+def test_column_reduction_of_rows_one_by_one(name, dtype, op):
+    run = column(reduction(dtype, "ri", (DYNAMIC, 1), op), level(name), one_by_one=True)
+    rng = np.random.default_rng(0)
+    for rows, columns in [(0, 3), (1, 65), (31, 64), (33, 200), (65, 130)]:
+        run_reduction(run, dtype, "ri", (rows, columns), rng)
+
+
+def test_rows_one_by_one_are_added_in_groups():
+    x = np.random.default_rng(0).uniform(0, 1, (100_000, 3)).astype(np.float32)
+    run, out = column(reduction(D.Float, "ri", (DYNAMIC, 1), "sum"), one_by_one=True), x[0].copy()
+    run([x, out], [(3, 1), (0, 1)], [100_000, 3])
+    # A single chain of so many additions is wrong by 1e-5 and more.
+    np.testing.assert_allclose(out, x.sum(0, dtype=np.float64), rtol=2e-6)
+
+
 # Text and errors
 
 

@@ -357,13 +357,17 @@ def test_bias_of_a_short_row_in_place():
 def test_text_for_aarch64_uses_no_instruction_of_another_machine():
     from fuser_direct.codegen import llvm
     from fuser_direct.codegen.llvm_types import CpuTarget
-    from fuser_direct.schedulers.schedule import CpuColumn
+    from fuser_direct.schedulers.schedule import CpuColumn, CpuRow
 
     target = CpuTarget("aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 128)
     for size in ((3, 3), (32, 0)):
         kernel = softmax(D.BFloat16, "ri", (DYNAMIC, DYNAMIC))
         text = llvm.emit(kernel, CpuColumn(64, (False, True), *size), target)
         assert "llvm.x86" not in text
+    rows = softmax(D.BFloat16, "ir", (DYNAMIC, 1))
+    text = llvm.emit(rows, CpuRow((False, True), (True, False), 16384), target)
+    assert "llvm.prefetch" in text
+    assert "llvm.x86" not in text
     narrow = llvm.emit(kernel, CpuColumn(64, (False, True), 32, 0), level(LEVELS[-1]))
     if build_cpu.host_target().is_x86:
         assert "avx512" not in narrow.replace("-avx512", "")

@@ -345,6 +345,13 @@ class Builder:
         hint = ", !nontemporal !0" if nontemporal else ""
         self.emit(f"store {value.typed}, ptr {at.text}, align {align or least}{hint}")
 
+    def prefetch(self, at: V, level: int) -> None:
+        """Bring the line at `at` into the cache of this level (1 or 2) and those behind it; nothing
+        happens where there is no memory.
+        """
+        read, data = constant(0, "i32"), constant(1, "i32")
+        self.call_void("llvm.prefetch.p0", at, read, constant(4 - level, "i32"), data)
+
     def extract(self, value: V, lane: int) -> V:
         """One lane as a scalar."""
         if value.lanes == 1:

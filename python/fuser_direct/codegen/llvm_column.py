@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser_direct.codegen.llvm_emitter import Emitter, Scope
-from fuser_direct.codegen.llvm_row import HEAVY
 from fuser_direct.codegen.llvm_types import BITS, REGISTER, CpuTarget, V, Value, constant
 from fuser_direct.dtypes import is_complex
+from fuser_direct.ir.kept import HEAVY
 from fuser_direct.ir.kernel import CONST, PARAM, Kernel, Stage
 from fuser_direct.schedulers.schedule import CpuColumn
 
 # Rows that one pass over the columns takes together, by how many nodes a row has: saves loads and
 # stores of accumulators.
 ROWS_AT_ONCE = ((4, 8), (10, 4), (24, 2))
+# Rows that are added up one after another before their sum is added to that of the others.
+GROUP_ROWS = 32
 
 
 class ColumnEmitter(Emitter):
@@ -24,6 +26,8 @@ class ColumnEmitter(Emitter):
     def __init__(self, kernel: Kernel, schedule: CpuColumn, target: CpuTarget) -> None:
         super().__init__(kernel, schedule.streaming, target)
         self.block, self.short = schedule.block, schedule.short
+        self.one_by_one = schedule.one_by_one
+        self.ahead = {k for k, is_ahead in enumerate(schedule.ahead) if is_ahead}
         self.columns: dict[int, list[V]] = {}
         self.first_column = constant(0, "i64")
         kept = {
@@ -64,13 +68,14 @@ class ColumnEmitter(Emitter):
     def _array(self, n: int) -> list[V]:
         """The stack array of node `n`'s values, made at first use; one a part."""
         if n not in self.columns:
-            elem, dtype = REGISTER[self.kernel.nodes[n].dtype], self.kernel.nodes[n].dtype
-            size = (self.block + self.lanes - 1) // self.lanes * self.lanes + self.lanes
-            stored = "i8" if elem == "i1" else elem
-            self.columns[n] = [
-                self.b.alloca(stored, size) for _ in range(2 if is_complex(dtype) else 1)
-            ]
+            self.columns[n] = self._new_array(n)
         return self.columns[n]
+
+    def _new_array(self, n: int) -> list[V]:
+        elem, dtype = REGISTER[self.kernel.nodes[n].dtype], self.kernel.nodes[n].dtype
+        size = (self.block + self.lanes - 1) // self.lanes * self.lanes + self.lanes
+        stored = "i8" if elem == "i1" else elem
+        return [self.b.alloca(stored, size) for _ in range(2 if is_complex(dtype) else 1)]
 
     def _save(self, n: int, value: Value, at: V) -> None:
         b = self.b
@@ -120,6 +125,10 @@ class ColumnEmitter(Emitter):
 
         self.walk(low, high, step)
 
+    def ask_ahead(self, buffer: int, at: V) -> None:
+        if buffer in self.ahead:
+            self.touch_page(buffer, at)
+
     # The rows of a stage
 
     def _rows(self, stage: Stage, low: V, high: V) -> None:
@@ -127,22 +136,15 @@ class ColumnEmitter(Emitter):
         for n in stage.reduces:
             self._array(n)
         if stage.reduces:
-
-            def clear(at: V, count: V | None, accs: Sequence[V], streaming: bool) -> Sequence[V]:
-                for n in stage.reduces:
-                    self._save(
-                        n,
-                        Value(self.kernel.nodes[n].dtype, tuple(self.identity(n, self.lanes))),
-                        at,
-                    )
-                return []
-
-            self.walk(low, high, clear)
+            self._clear(stage, low, high)
         together = self._rows_at_once(stage)
         axis = self.kernel.reduction_axes[-1]
 
         def run(first: V, end: V, accs: Sequence[V]) -> Sequence[V]:
             at = first
+            if stage.reduces and self.one_by_one:
+                self._rows_in_groups(stage, axis, first, end, low, high)
+                return []
             if together > 1:
                 last = b.sub(end, together - 1)
 
@@ -156,8 +158,36 @@ class ColumnEmitter(Emitter):
 
         self.segments([], run)
 
+    def _rows_in_groups(self, stage: Stage, axis: int, first: V, end: V, low: V, high: V) -> None:
+        """Reduce rows one by one, groups of them apart, which bounds the rounding error."""
+        b = self.b
+        totals = {n: self.columns[n] for n in stage.reduces}
+        groups = {n: self._new_array(n) for n in stage.reduces}
+
+        def fold(at: V, count: V | None, accs: Sequence[V], streaming: bool) -> Sequence[V]:
+            for n in stage.reduces:
+                self.columns[n] = groups[n]
+                group = self._restore(n, at)
+                nothing = self.identity(n, self.lanes)
+                self._save(n, Value(group.dtype, tuple(nothing)), at)
+                self.columns[n] = totals[n]
+                total = self.combine(n, self._restore(n, at).parts, group.parts)
+                self._save(n, Value(group.dtype, tuple(total)), at)
+            return []
+
+        def walk(low_row: V) -> None:
+            high_row = b.intrinsic("smin", b.add(low_row, GROUP_ROWS), end)
+            self.columns.update(groups)
+            b.count_up("row", low_row, high_row, lambda r: self._pass(stage, axis, r, 1, low, high))
+            self.walk(low, high, fold)
+
+        self.columns.update(groups)
+        self._clear(stage, low, high)
+        b.count_up("group", first, end, walk, GROUP_ROWS)
+        self.columns.update(totals)
+
     def _rows_at_once(self, stage: Stage) -> int:
-        if not stage.reduces or stage.stores:
+        if not stage.reduces or stage.stores or self.one_by_one:
             return 1
         if any(self.kernel.nodes[n].op in HEAVY for n in stage.loop):
             # What it would spare doesn't show beside these, and they are long to compile.
@@ -166,6 +196,17 @@ class ColumnEmitter(Emitter):
         together = next((rows for most, rows in ROWS_AT_ONCE if size <= most), 1)
         # More than there are would be code to compile that never runs.
         return min(together, 1 << self.short.bit_length() - 1) if self.short else together
+
+    def _clear(self, stage: Stage, low: V, high: V) -> None:
+        """Set the accumulators of a stage to what is before the first row."""
+
+        def step(at: V, count: V | None, accs: Sequence[V], streaming: bool) -> Sequence[V]:
+            for n in stage.reduces:
+                nothing = self.identity(n, self.lanes)
+                self._save(n, Value(self.kernel.nodes[n].dtype, tuple(nothing)), at)
+            return []
+
+        self.walk(low, high, step)
 
     def _pass(self, stage: Stage, axis: int, row: V, rows: int, low: V, high: V) -> None:
         """Walk the columns with `rows` rows from `row` on."""

@@ -45,6 +45,10 @@ Step = Callable[[V, V | None, Sequence[V], bool], Sequence[V]]
 # Steps that a vector accumulator takes before it is added to the total and starts anew: bounds the
 # rounding error of long sums.
 FLUSH_STEPS = 4096
+# How far ahead the next pages of an input are touched: the processor fetches neighbouring lines by
+# itself, but only within a page, and then waits for the next one's translation.
+_TOUCHED_AHEAD = 64 << 10
+_PAGE_BYTES = 4096
 # Stands for the block's number among the axes of a work item.
 BLOCK = -1
 
@@ -272,6 +276,8 @@ class Emitter:
         if node.op == LOAD:
             k = self._number(node)
             stride = self.stride(k, along) if along >= 0 else 0
+            if stride == 1 and count is None and lanes > 1:
+                self.ask_ahead(k, at)
             return self._load_row(node.dtype, self.place[k], at, stride, lanes, count)
         if node.op == INDEX:
             axis = self._number(node)
@@ -285,6 +291,16 @@ class Emitter:
         if node.op == CAST:
             return self.math.cast(args[0], node.dtype)
         return self.math.apply(node.op, node.dtype, args)
+
+    def ask_ahead(self, buffer: int, at: V) -> None:
+        """Ask for what will be read of a buffer after the vector at `at`, where that pays."""
+
+    def touch_page(self, buffer: int, at: V) -> None:
+        """Touch the page that a walk of this buffer comes to in a while."""
+        b, item = self.b, INFO[self.kernel.buffers[buffer].dtype].itemsize_bytes
+        address = b.gep(f"[{item} x i8]", self.place[buffer], at)
+        far = b.add(b.convert("ptrtoint", address, "i64"), _TOUCHED_AHEAD)
+        b.prefetch(b.convert("inttoptr", b.and_(far, -_PAGE_BYTES), "ptr"), 1)
 
     def _load_row(
         self, dtype: DataType, place: V, at: V, stride: V | int, lanes: int, count: V | None

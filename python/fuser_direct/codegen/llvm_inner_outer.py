@@ -114,6 +114,7 @@ class InnerOuterEmitter(RowEmitter):
 
     def _walk_together(self, stage: Stage, rows: Sequence[_Row]) -> None:
         zero = constant(0, "i64")
+        self.stage = self.kernel.stages.index(stage)
         fixed = []
         for row in rows:
             self._go_to(row)

@@ -7,57 +7,67 @@ from collections.abc import Sequence
 
 from fuser_direct.codegen import llvm_avx512
 from fuser_direct.codegen.llvm_emitter import Emitter, Scope
+from fuser_direct.codegen.llvm_memory import LINE_BYTES
 from fuser_direct.codegen.llvm_types import REGISTER, CpuTarget, V, Value, constant
-from fuser_direct.dtypes import is_complex
-from fuser_direct.ir.kernel import Kernel, Stage
-from fuser_direct.schedulers.schedule import CpuInnerOuter, CpuRow
+from fuser_direct.dtypes import INFO
+from fuser_direct.ir.kept import HEAVY, kept_array_bytes, kept_nodes
+from fuser_direct.ir.kernel import LOAD, Kernel, Stage
+from fuser_direct.schedulers.schedule import KEPT_ON_STACK, CpuInnerOuter, CpuRow
 
-# Elements of a row whose expensive values are kept for the next stage (32 KB of float: a first-
-# level cache).
-KEPT_ELEMS = 8192
-KEPT_NODES = 2
-# Ops that cost more than a store and a load.
-HEAVY = frozenset({
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "erfc",
-    "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "lgamma", "log", "log10", "log1p", "log2",
-    "pow", "remainder", "sigmoid", "silu", "sin", "sinh", "tan", "tanh",
-})  # fmt: skip
+# So much of the next row is fetched while this one, which the caches hold, is walked again.
+_NEXT_ROW_BYTES = 256 << 10
+# Without expensive math, walks whose inputs have as many bytes a point as this have no time for it
+# (add_rmsnorm and dropout_add_layernorm of floats: 3 to 8 % slower; of bfloat16 15 % faster).
+_BUSY_BYTES = 8
 
 
 class RowEmitter(Emitter):
     """An item is one row.
 
     A row that fits is spared the second evaluation of expensive nodes: the first stage that has one
-    leaves its values in a stack array (whose index wraps, so that longer rows may write it too),
-    and later stages read them.
+    leaves its values in an array (whose index wraps, so that longer rows may write it too), and
+    later stages read them.
     """
 
     def __init__(self, kernel: Kernel, schedule: CpuRow | CpuInnerOuter, target: CpuTarget) -> None:
         super().__init__(kernel, schedule.streaming, target)
         self.row_reduces = frozenset(n for stage in kernel.stages for n in stage.reduces)
-        self.kept = self._kept_nodes()
+        self.kept = frozenset(kept_nodes(kernel))
+        self.capacity = schedule.capacity if isinstance(schedule, CpuRow) else KEPT_ON_STACK
         self.arrays: dict[int, V] = {}
+        self.in_scratch: dict[int, V] = {}
+        self.ahead = {k for k, is_ahead in enumerate(schedule.ahead) if is_ahead}
+        # The stage at hand, the first one that reads each buffer, and the one that fetches the next
+        # row (0 for none).
+        self.stage = 0
+        self.first_read = self._first_reads()
+        self.fetches_next = self._fetching_stage() if isinstance(schedule, CpuRow) else 0
 
-    def _kept_nodes(self) -> frozenset[int]:
-        """Expensive nodes of more than one stage; none where a row is several runs, or starts in
-        its middle.
-        """
-        kernel = self.kernel
-        if len(kernel.reduction_axes) > 1 or kernel.is_split:
-            return frozenset()
-        times: dict[int, int] = {}
-        for stage in kernel.stages:
+    def _first_reads(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for number, stage in enumerate(self.kernel.stages):
             for n in stage.loop:
-                times[n] = times.get(n, 0) + 1
-        heavy = [n for n, count in times.items() if count > 1 and kernel.nodes[n].op in HEAVY]
-        heavy = [n for n in heavy if not is_complex(kernel.nodes[n].dtype)]
-        return frozenset(heavy[:KEPT_NODES])
+                if self.kernel.nodes[n].op == LOAD:
+                    found.setdefault(self._number(self.kernel.nodes[n]), number)
+        return found
+
+    def _fetching_stage(self) -> int:
+        """A later stage, best one with expensive math, which leaves memory idle otherwise."""
+        later = range(1, len(self.kernel.stages))
+        sizes = (INFO[self.kernel.buffers[k].dtype].itemsize_bytes for k in self.ahead)
+        light = 1 if later and sum(sizes) < _BUSY_BYTES else 0
+        return next((s for s in later if self._is_heavy(s)), light)
+
+    def _is_heavy(self, stage: int) -> bool:
+        return any(self.kernel.nodes[n].op in HEAVY for n in self.kernel.stages[stage].loop)
 
     def outer_extents(self) -> list[tuple[int, V]]:
         return [(axis, self.extent(axis)) for axis in self.kernel.iteration_axes]
 
     def item(self) -> None:
         zero = constant(0, "i64")
+        if self.capacity != KEPT_ON_STACK:
+            self.in_scratch = self._lay_out_scratch()
         row: Scope = {}
         self.evaluate(self.kernel.prologue, row, zero, None, 1, inner=-1)
         for stage in self.kernel.stages:
@@ -69,6 +79,7 @@ class RowEmitter(Emitter):
         """The walk of one stage; leaves its reductions in `row`."""
         if not stage.reduces and not stage.stores and not stage.outers:
             return
+        self.stage = self.kernel.stages.index(stage)
         firsts = [part for n in stage.reduces for part in self.identity(n, self.lanes)]
 
         def run(low: V, high: V, accs: Sequence[V]) -> Sequence[V]:
@@ -77,6 +88,25 @@ class RowEmitter(Emitter):
         totals = self.segments(firsts, run)
         for n, parts in zip(stage.reduces, self.per_node(stage.reduces, totals), strict=True):
             row[n] = self._across(n, parts)
+
+    def ask_ahead(self, buffer: int, at: V) -> None:
+        """Touches the page to come in the walk that brings a row from memory, and fetches the next
+        row in a later one.
+        """
+        if buffer not in self.ahead:
+            return
+        if self.stage == self.first_read[buffer]:
+            self.touch_page(buffer, at)
+        elif self.stage == self.fetches_next:
+            self._fetch_next_row(buffer, at)
+
+    def _fetch_next_row(self, buffer: int, at: V) -> None:
+        b, item = self.b, INFO[self.kernel.buffers[buffer].dtype].itemsize_bytes
+        # Past the part that is fetched, the same lines again.
+        near = b.intrinsic("smin", at, _NEXT_ROW_BYTES // item)
+        first = b.gep(f"[{item} x i8]", self.place[buffer], b.add(near, self.extent(self.inner)))
+        for line in range(0, self.lanes * item, LINE_BYTES):
+            b.prefetch(b.gep("i8", first, line), 2)
 
     def _segment(
         self, stage: Stage, row: Scope, low: V, high: V, totals: Sequence[V]
@@ -109,7 +139,7 @@ class RowEmitter(Emitter):
     def _can_reuse(self, stage: Stage, low: V, high: V) -> V:
         """Whether the arrays hold this whole row, in the order that this stage's walk needs."""
         b = self.b
-        fits = b.icmp("sle", b.sub(high, low), KEPT_ELEMS)
+        fits = b.icmp("sle", b.sub(high, low), self.capacity)
         streamed = self.streamed(stage.stores)
         if self.paired and streamed:
             # A partial vector at the start would shift the order of the pairs.
@@ -139,7 +169,7 @@ class RowEmitter(Emitter):
                 scope[n] = Value(self.kernel.nodes[n].dtype, (value,))
             self.evaluate(nodes, scope, at, count, self.lanes)
             for n, array in new.items():
-                place = b.gep(scope[n].one.elem, array, b.and_(at, KEPT_ELEMS - 1))
+                place = b.gep(scope[n].one.elem, array, b.and_(at, self.capacity - 1))
                 b.store(b.splat(scope[n].one, self.lanes), place)
             self.store_all(stage.stores, scope, at, count, self.lanes, streaming)
             self.follow(stage, scope, at, count)
@@ -165,7 +195,19 @@ class RowEmitter(Emitter):
         return nodes
 
     def _array(self, n: int) -> V:
-        return self.b.alloca(REGISTER[self.kernel.nodes[n].dtype], KEPT_ELEMS + self.lanes)
+        """Memory for the values of a kept node, one row."""
+        if self.capacity == KEPT_ON_STACK:
+            return self.b.alloca(REGISTER[self.kernel.nodes[n].dtype], self.capacity + self.lanes)
+        return self.in_scratch[n]
+
+    def _lay_out_scratch(self) -> dict[int, V]:
+        """The arrays of kept nodes in scratch memory."""
+        found: dict[int, V] = {}
+        offset = 0
+        for n in sorted(self.kept):
+            found[n] = self.b.gep("i8", V("%scratch", "ptr"), offset)
+            offset += kept_array_bytes(self.kernel, n, self.capacity)
+        return found
 
     def _accumulate(
         self, stage: Stage, scope: Scope, count: V | None, accs: Sequence[V]

@@ -484,7 +484,8 @@ class Assembler:
         args = [self._argument(step, param, index) for param in params]
         launch = scheduled.launch
         if isinstance(launch, CpuLaunch):
-            self.program.launch_cpu(kernel, launch.items, launch.grain, 0, args)
+            scratch = launch.scratch_bytes
+            self.program.launch_cpu(kernel, launch.items, launch.grain, scratch, args)
         else:
             shared = max(kernel.shared_bytes, self.constraints.shared_bytes)
             self.program.launch_cuda(

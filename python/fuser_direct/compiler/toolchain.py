@@ -23,6 +23,7 @@ _GENERATORS = (
     "compiler/build_cuda.py",
     "dtypes.py",
     "ir/dependence.py",
+    "ir/kept.py",
     "ir/kernel.py",
     "ops/narrow.py",
     "ops/table.py",

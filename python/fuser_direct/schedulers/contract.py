@@ -41,10 +41,12 @@ class CudaLaunch:
 
 @dataclass(frozen=True, slots=True)
 class CpuLaunch:
-    """`items` work items; a thread of its own is worth at least `grain` of them."""
+    """`items` work items; a thread of its own is worth at least `grain` of them. scratch_bytes: of
+    memory for each thread."""
 
     items: int
     grain: int
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from fuser_direct.enums import SchedulerType
 from fuser_direct.lowering.canonical import Lowered
 from fuser_direct.schedulers.contract import Scheduled
 from fuser_direct.schedulers.cpu import scheduled, streams
+from fuser_direct.schedulers.cpu_rows import read_in_order
 from fuser_direct.schedulers.inner_outer import group_count
 from fuser_direct.schedulers.schedule import CpuInnerOuter
 
@@ -26,7 +27,7 @@ def schedule(lowered: Lowered, is_final: tuple[bool, ...]) -> Scheduled:
     return scheduled(
         lowered,
         SchedulerType.inner_outer_persistent,
-        CpuInnerOuter(streams(lowered, is_final)),
+        CpuInnerOuter(streams(lowered, is_final), read_in_order(lowered)),
         count,
         f"{lowered.rows} rows and their columns in one pass, {count} groups of rows",
     )

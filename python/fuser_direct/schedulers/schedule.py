@@ -247,6 +247,9 @@ CudaSchedule = CudaPointwise | CudaRow | CudaInnerOuter | CudaColumn | CudaTrans
 
 # Row lengths of turned reductions are rounded up to multiples of this, to share kernels.
 ROUNDED_TO = 16
+# Elements of a row whose expensive values are kept on the stack (32 KB of float: a first-level
+# cache).
+KEPT_ON_STACK = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,19 +286,27 @@ class CpuTiled:
 class CpuRow:
     """Innermost axis is `r`. A work item is one point of the flattened iteration space; all its
     stages run in it.
+
+    ahead: for each buffer, whether it's an input that items read from one end to the other, worth
+    asking for before it's needed; empty for none. capacity: a power of two; the expensive values of
+    rows of up to so many elements are kept for later stages, in scratch memory where these are more
+    than KEPT_ON_STACK (`schedulers.cpu_rows`).
     """
 
     streaming: tuple[bool, ...]
+    ahead: tuple[bool, ...] = ()
+    capacity: int = KEPT_ON_STACK
 
 
 @dataclass(frozen=True, slots=True)
 class CpuInnerOuter:
     """Axes "g", "i"..., "r"...: rows that are also reduced along the columns. A work item is one
     group: the rows [g * n, min((g + 1) * n, rows)) of the flattened iteration space, with n =
-    ceil(rows / groups).
+    ceil(rows / groups). ahead: as in `CpuRow`.
     """
 
     streaming: tuple[bool, ...]
+    ahead: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +319,16 @@ class CpuColumn:
     (unless `short`, `rows` is a multiple of ROUNDED_TO, the least that suffices);
     buffers that are strided along the innermost axis are turned by tiles [rows, block]. short: the
     exact extent of that axis where it is so small that it is compiled in, else 0.
+    one_by_one: rows lie near each other in memory, where the processor fetches best what is read in
+    the order of addresses; else a pass over the columns takes several rows. ahead: as in `CpuRow`.
     """
 
     block: int
     streaming: tuple[bool, ...]
     rows: int = 0
     short: int = 0
+    one_by_one: bool = False
+    ahead: tuple[bool, ...] = ()
 
 
 CpuSchedule = CpuPointwise | CpuTiled | CpuRow | CpuInnerOuter | CpuColumn
