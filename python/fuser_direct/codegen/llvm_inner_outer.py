@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from fuser_direct.codegen.llvm_emitter import Scope
 from fuser_direct.codegen.llvm_row import RowEmitter
 from fuser_direct.codegen.llvm_types import CpuTarget, V, Value, constant
+from fuser_direct.dtypes import INFO
 from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, Kernel, Stage, Store
 from fuser_direct.schedulers.schedule import CpuInnerOuter
 
 # Rows that one pass over the columns takes together: saves loads and stores of accumulators, which
-# with a row's data overflow a first-level cache. A power of two.
-ROWS_AT_ONCE = 4
+# with a row's data overflow a first-level cache. A power of two; more are no faster. Narrower types
+# don't gain, and their conversions take long to compile.
+ROWS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class InnerOuterEmitter(RowEmitter):
         # The rows of the walk at hand, where it is one of several.
         self.rows: Sequence[_Row] = ()
         # Arrays of kept values hold one row.
-        can_join = len(kernel.reduction_axes) == 1 and not self.kept
+        is_narrow = any(INFO[buffer.dtype].is_reduced for buffer in kernel.buffers)
+        can_join = len(kernel.reduction_axes) == 1 and not self.kept and not is_narrow
         self.at_once = ROWS_AT_ONCE if can_join else 1
         self.of_columns = self._find_of_columns()
 

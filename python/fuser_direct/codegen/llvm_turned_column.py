@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser_direct.codegen.llvm_column import ColumnEmitter
+from fuser_direct.codegen.llvm_emitter import Step
 from fuser_direct.codegen.llvm_turn import Tile, Turn, turned_buffers
 from fuser_direct.codegen.llvm_types import CpuTarget, V
 from fuser_direct.ir.kernel import Kernel, Store
@@ -26,6 +27,31 @@ class TurnedColumnEmitter(ColumnEmitter):
             k: Turn(self.b, elem, self.block, schedule.short, likely)
             for k, elem in self.turned.items()
         }
+
+        moved = [k for k, buffer in enumerate(kernel.buffers) if buffer.strides[self.inner] != 0]
+        # Walks touch stack arrays alone, which hold whole vectors.
+        self.is_whole = self.turned.keys() >= set(moved) and self.block % self.lanes == 0
+
+    def walk(
+        self,
+        low: V,
+        high: V,
+        step: Step,
+        streamed: Sequence[int] = (),
+        reduces: Sequence[int] = (),
+        accs: Sequence[V] = (),
+    ) -> list[V]:
+        """As everywhere, or in whole vectors only, where what is past the last column is stored
+        nowhere: half the code.
+        """
+        if not self.is_whole or reduces or accs:
+            return super().walk(low, high, step, streamed, reduces, accs)
+
+        def whole(at: V) -> None:
+            step(at, None, [], False)
+
+        self.b.count_up("whole", low, high, whole, self.lanes)
+        return []
 
     def stride(self, buffer: int, axis: int) -> V | int:
         if buffer in self.turned:
