@@ -408,6 +408,14 @@ def test_rows_one_by_one_are_added_in_groups():
 # Text and errors
 
 
+def test_a_double_constant_leaves_float_vectors_their_length():
+    b = Build("i")
+    x = b.load(D.Float, (1,))
+    y = b.node("mul", [x, b.const(0.5, D.Double)], D.Float)
+    text = pointwise(b.kernel([stage([x, y], stores=[b.out(y, (1,))])])).text
+    assert f"{build_cpu.host_target().vector_bits // 8} lanes" in text
+
+
 def test_equal_kernels_give_equal_text_that_names_its_nodes():
     target = build_cpu.host_target()
     schedule = CpuPointwise(64, (False, False))

