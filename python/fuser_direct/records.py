@@ -1,23 +1,51 @@
 """`dataclass`, as of the standard library, for the modules that every process imports.
 
 The standard one compiles six or seven functions a class from text, half a millisecond for a frozen
-class; forty classes were half the time until a kernel of the disk cache could run. Here they share
-closures. Same arguments, behaviour and type checking; `fields`, `replace` and `asdict` work on the
-classes.
+class, and its module loads `inspect`. Here classes share closures. Same arguments, behaviour and
+type checking; `fields`, `replace` and `asdict` work on the classes: what they look at is made when
+they do.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "field", "field_names"]
+
+_MISSING: Any = object()
+
+
+class Field:
+    """One field: its name, annotation, and default or maker of one (`_MISSING` without)."""
+
+    __slots__ = ("annotation", "default", "factory", "name")
+
+    def __init__(self, name: str, annotation: Any, default: Any, factory: Any) -> None:
+        self.name = name
+        self.annotation = annotation
+        self.default = default
+        self.factory = factory
+
+
+class _Factory:
+    """A class attribute that `field` made."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, field
 else:
+
+    def field(*, default_factory: Callable[[], Any]) -> Any:
+        """As of the standard library: a default that is made for each instance."""
+        return _Factory(default_factory)
 
     def dataclass(
         cls: type | None = None, *, frozen: bool = False, slots: bool = False, eq: bool = True
@@ -25,22 +53,19 @@ else:
         """Decorator: a class made, compared, hashed (if frozen) and printed by its fields."""
 
         def decorate(cls: type) -> type:
-            # Gives slots, fields and __match_args__, for which nothing is compiled, unless a base
-            # is frozen: the standard decorator insists on `frozen` then.
-            extends = frozen and any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
-            made = dataclasses.dataclass(
-                init=False, repr=False, eq=False, slots=slots, frozen=extends
-            )(cls)
-            fields = dataclasses.fields(made)
-            names = tuple(field.name for field in fields)
-            made.__init__ = _init(made, fields, slots)
+            assert slots or not frozen, "an instance's __dict__ could be written to"
+            fields = _fields(cls, frozen)
+            names = tuple(fields)
+            made: Any = _with_slots(cls, names) if slots else _with_defaults(cls, fields)
+            made.__match_args__ = names
+            standard = _Standard(cls.__name__, fields, frozen)
+            made.__dataclass_fields__ = _StandardAttribute(standard, "__dataclass_fields__")
+            made.__dataclass_params__ = _StandardAttribute(standard, "__dataclass_params__")
+            made.__init__ = _init(made, tuple(fields.values()), slots)
             made.__repr__ = _repr(names)
             if eq:
                 made.__eq__, made.__hash__ = _comparison(names, frozen)
             if frozen:
-                assert slots, "an instance's __dict__ could be written to"
-                # What the standard decorator looks at in the bases of a class.
-                made.__dataclass_params__.frozen = True
                 made.__setattr__ = _refuse_assignment
                 made.__delattr__ = _refuse_deletion
                 made.__reduce__ = lambda self: (made, tuple(getattr(self, name) for name in names))
@@ -49,9 +74,126 @@ else:
         return decorate if cls is None else decorate(cls)
 
 
-def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...], slots: bool) -> Callable[..., None]:
+def field_names(kind: type) -> tuple[str, ...] | None:
+    """Names of the fields of a class of this module or of `dataclasses`; None for another class."""
+    known = kind.__dict__.get("__dataclass_fields__")
+    if isinstance(known, _StandardAttribute):
+        return known.standard.names
+    if not hasattr(kind, "__dataclass_fields__"):
+        return None
+    import dataclasses
+
+    return tuple(of.name for of in dataclasses.fields(kind))
+
+
+class _Standard:
+    """A class's stand-in of the standard library, for what that library's functions look at."""
+
+    __slots__ = ("_made", "fields", "is_frozen", "name", "names")
+
+    def __init__(self, name: str, fields: dict[str, Field], is_frozen: bool) -> None:
+        self.name = name
+        self.fields = fields
+        self.names = tuple(fields)
+        self.is_frozen = is_frozen
+        self._made: type | None = None
+
+    def made(self) -> type:
+        """The stand-in; it has the fields and nothing else."""
+        if self._made is None:
+            import dataclasses
+
+            described = []
+            for of in self.fields.values():
+                if of.default is not _MISSING:
+                    info: Any = dataclasses.field(default=of.default)
+                elif of.factory is not _MISSING:
+                    info = dataclasses.field(default_factory=of.factory)
+                else:
+                    info = dataclasses.field()
+                described.append((of.name, of.annotation, info))
+            self._made = dataclasses.make_dataclass(
+                self.name, described, init=False, repr=False, eq=False, frozen=self.is_frozen
+            )
+        return self._made
+
+
+class _StandardAttribute:
+    """An attribute of the stand-in as one of the class."""
+
+    __slots__ = ("_name", "standard")
+
+    def __init__(self, standard: _Standard, name: str) -> None:
+        self.standard = standard
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return getattr(self.standard.made(), self._name)
+
+
+def _fields(cls: type, is_frozen: bool) -> dict[str, Field]:
+    """The fields of `cls` and its bases, in the order of `__init__`'s parameters."""
+    fields: dict[str, Field] = {}
+    for base in cls.__mro__[-1:0:-1]:
+        known = base.__dict__.get("__dataclass_fields__")
+        if isinstance(known, _StandardAttribute):
+            if known.standard.is_frozen and not is_frozen:
+                raise TypeError(f"{cls.__name__} extends a frozen class and must be frozen too")
+            fields.update(known.standard.fields)
+        elif known is not None:
+            fields.update((name, _converted(of)) for name, of in known.items())
+    for name, annotation in cls.__annotations__.items():
+        if str(annotation).startswith(("ClassVar", "typing.ClassVar")):
+            continue
+        default = cls.__dict__.get(name, _MISSING)
+        if isinstance(default, _Factory):
+            fields[name] = Field(name, annotation, _MISSING, default.make)
+        elif _is_standard_field(default):
+            fields[name] = _converted(default, name, annotation)
+        else:
+            fields[name] = Field(name, annotation, default, _MISSING)
+    return fields
+
+
+def _is_standard_field(value: object) -> bool:
+    standard = sys.modules.get("dataclasses")
+    return standard is not None and isinstance(value, standard.Field)
+
+
+def _converted(of: Any, name: str = "", annotation: Any = None) -> Field:
+    """A field of the standard library as one of ours."""
+    missing = sys.modules["dataclasses"].MISSING
+    default, factory = (
+        _MISSING if value is missing else value for value in (of.default, of.default_factory)
+    )
+    return Field(name or of.name, annotation or of.type, default, factory)
+
+
+def _with_slots(cls: type, names: tuple[str, ...]) -> type:
+    """`cls` made again: slots can't be given to a class that exists."""
+    attributes = dict(cls.__dict__)
+    inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
+    for name in (*names, "__dict__", "__weakref__"):
+        attributes.pop(name, None)
+    attributes["__slots__"] = tuple(name for name in names if name not in inherited)
+    made = type(cls)(cls.__name__, cls.__bases__, attributes)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _with_defaults(cls: type, fields: dict[str, Field]) -> type:
+    """`cls` itself, its class attributes being the defaults and nothing else."""
+    for name, of in fields.items():
+        if of.factory is not _MISSING and name in cls.__dict__:
+            delattr(cls, name)
+        elif name in cls.__dict__:
+            setattr(cls, name, of.default)
+    return cls
+
+
+def _init(cls: Any, fields: tuple[Field, ...], slots: bool) -> Callable[..., None]:
     """`__init__`; it writes to the slots themselves, as frozen classes need."""
-    names = tuple(field.name for field in fields)
+    names = tuple(of.name for of in fields)
     setters = tuple(getattr(cls, name).__set__ for name in names) if slots else ()
     count = len(names)
     has_post_init = hasattr(cls, "__post_init__")
@@ -71,24 +213,22 @@ def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...], slots: bool) -> 
     return __init__
 
 
-def _completed(
-    cls: type, fields: tuple[dataclasses.Field[Any], ...], args: Any, named: dict[str, Any]
-) -> list[Any]:
+def _completed(cls: type, fields: tuple[Field, ...], args: Any, named: dict[str, Any]) -> list[Any]:
     """One value a field, from positional and named ones and defaults."""
     if len(args) > len(fields):
         raise TypeError(
             f"{cls.__name__}() takes {len(fields)} arguments but {len(args)} were given"
         )
     values = list(args)
-    for field in fields[len(args) :]:
-        if field.name in named:
-            values.append(named.pop(field.name))
-        elif field.default is not dataclasses.MISSING:
-            values.append(field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            values.append(field.default_factory())
+    for of in fields[len(args) :]:
+        if of.name in named:
+            values.append(named.pop(of.name))
+        elif of.default is not _MISSING:
+            values.append(of.default)
+        elif of.factory is not _MISSING:
+            values.append(of.factory())
         else:
-            raise TypeError(f"{cls.__name__}() misses argument {field.name!r}")
+            raise TypeError(f"{cls.__name__}() misses argument {of.name!r}")
     if named:
         raise TypeError(f"{cls.__name__}() got an unexpected or repeated argument {min(named)!r}")
     return values
@@ -118,8 +258,12 @@ def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def _refuse_assignment(self: object, name: str, value: object) -> None:
+    import dataclasses
+
     raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def _refuse_deletion(self: object, name: str) -> None:
+    import dataclasses
+
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")

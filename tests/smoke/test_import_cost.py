@@ -9,7 +9,17 @@ import pytest
 from tests.smoke.conftest import Python
 
 # Modules that wait for the call that needs them.
-LATER = ("torch", "numpy", "llvmlite", "cuda", "cuda.pathfinder", "ctypes", "subprocess")
+LATER = (
+    "torch",
+    "numpy",
+    "llvmlite",
+    "cuda",
+    "cuda.pathfinder",
+    "ctypes",
+    "subprocess",
+    "dataclasses",
+    "inspect",
+)
 
 
 @pytest.mark.parametrize("module", LATER)

@@ -7,7 +7,6 @@ The calls are checked and recorded, printed with the tensor, and replayed by `sc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 from fuser_direct.enums import (
@@ -19,7 +18,7 @@ from fuser_direct.enums import (
     ParallelType,
 )
 from fuser_direct.errors import DefinitionError, DefinitionTypeError, UnsupportedError
-from fuser_direct.records import dataclass
+from fuser_direct.records import dataclass, field
 
 if TYPE_CHECKING:
     from fuser_direct.ir.values import Expr, IterDomain, TensorView, Val

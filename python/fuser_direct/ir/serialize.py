@@ -6,12 +6,11 @@ differs from itself, but not for generated code; and with their types, since Tru
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import struct
 
 from fuser_direct.enums import NativeEnum
+from fuser_direct.records import field_names
 
 
 def digest(*values: object) -> bytes:
@@ -24,11 +23,6 @@ def digest(*values: object) -> bytes:
     for value in values:
         _write(value, parts)
     return hashlib.sha256("".join(parts).encode("utf-8", "surrogatepass")).digest()
-
-
-@functools.cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _write(value: object, parts: list[str]) -> None:
@@ -50,10 +44,11 @@ def _write(value: object, parts: list[str]) -> None:
         parts.append(f"c{struct.pack('<dd', value.real, value.imag).hex()};")
     elif isinstance(value, bytes):
         parts.append(f"b{value.hex()};")
-    elif dataclasses.is_dataclass(kind):
+    else:
+        names = field_names(kind)
+        if names is None:
+            raise TypeError(f"digest: {kind.__name__} has no stable form as bytes")
         parts.append(f"{kind.__name__}{{")
-        for name in _field_names(kind):
+        for name in names:
             _write(getattr(value, name), parts)
         parts.append("}")
-    else:
-        raise TypeError(f"digest: {kind.__name__} has no stable form as bytes")
