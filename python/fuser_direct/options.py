@@ -10,135 +10,12 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterable
 
 from fuser_direct.errors import InputError
 from fuser_direct.records import dataclass
 
-ENABLE_OPTIONS = frozenset(
-    [
-        "autotune",
-        "cutlass_scheduler",
-        "fuse_matmul",
-        "fuse_multiple_matmuls",
-        "id_model_extra_validation",
-        "io_to_lower_precision",
-        "kernel_db",
-        "kernel_debug",
-        "kernel_lineinfo",
-        "kernel_profile",
-        "memory_promotion",
-        "reuse_zeroed_memory",
-        "static_fusion_count",
-        "wait_debugger",
-        "warn_register_spill",
-        "tma_pointwise",
-        "tma_inner_persistent",
-        "tma_reduction",
-        "ws_normalization",
-        "host_ir_lowering",
-        "host_ir_jit",
-        "insert_resharding_after",
-        "fast_math",
-        "p2p_protocol",
-        "p2p_transport",
-        "multicast_protocol",
-    ]
-)
-DISABLE_OPTIONS = frozenset(
-    [
-        "compile_to_sass",
-        "contig_indexing",
-        "expr_simplify",
-        "fallback",
-        "fma",
-        "greedy_scheduler",
-        "grouped_grid_welford_outer_opt",
-        "index_hoist",
-        "magic_zero",
-        "matmul_expr_eval",
-        "nvrtc_caching",
-        "nvtx",
-        "parallel_compile",
-        "predicate_elimination",
-        "python_inline_definitions",
-        "kernel_reuse",
-        "var_name_remapping",
-        "welford_vectorization",
-        "resize_scheduler",
-        "reuse_mismatched_type_registers",
-        "multidevice",
-        "infer_contiguity",
-    ]
-)
-
-DUMP_OPTIONS = frozenset(
-    [
-        "bank_conflict",
-        "buffer_reuse",
-        "build_info",
-        "communication",
-        "cubin",
-        "cuda_full",
-        "cuda_kernel",
-        "cuda_to_file",
-        "debug_info",
-        "draw_segmented_fusion",
-        "dump_eff_bandwidth",
-        "dynamic_shared_memory",
-        "expr_simplify",
-        "expr_sort",
-        "fusion_args",
-        "fusion_ir",
-        "fusion_ir_concretized",
-        "fusion_ir_graph",
-        "fusion_ir_math",
-        "fusion_ir_original",
-        "fusion_ir_presched",
-        "fusion_ir_preseg",
-        "fusion_segmenter_log",
-        "fusion_segments",
-        "fusion_segments_drawing",
-        "global_zeroed_memory",
-        "halo",
-        "host_ir",
-        "host_ir_lowering_logging",
-        "host_ir_jit",
-        "index_type",
-        "indexing",
-        "indexing_verbose",
-        "inlining",
-        "kernel_args",
-        "kernel_ir",
-        "launch_param",
-        "loop_rotation",
-        "lower_name_only",
-        "lower_verbose",
-        "mutator",
-        "occupancy",
-        "parallel_dimensions",
-        "pre_segmenter_logging",
-        "predicate_elimination",
-        "ptx",
-        "ptxas_verbose",
-        "python_definition",
-        "python_definition_segments",
-        "python_frontend_debug",
-        "sass",
-        "sass_to_file",
-        "scheduler_debug",
-        "scheduler_params",
-        "segmented_fusion",
-        "segmenter_logging",
-        "sync_map",
-        "tma_gmem_view",
-        "transform_propagator",
-        "vectorization_helper",
-    ]
-)
-PROF_OPTIONS = frozenset(["enable", "enable.nocupti", "print", "print.nocupti", "print.verbose"])
-# An item of a list: a name, with arguments in parentheses or without. Compiled where it is used.
+# An item of a list: a name, with arguments in parentheses or without.
 _ITEM = r"\s*([^,()\s]+)\s*(?:\([^()]*\))?\s*(?:,|$)"
 
 
@@ -156,18 +33,19 @@ class Environment:
 def environment() -> Environment:
     """The options of the environment, read at the first call. Raises InputError for names that
     are no option."""
-    return Environment(
-        _parsed("NVFUSER_ENABLE", ENABLE_OPTIONS),
-        _parsed("NVFUSER_DISABLE", DISABLE_OPTIONS),
-        _parsed("NVFUSER_DUMP", DUMP_OPTIONS),
-        _parsed("NVFUSER_PROF", PROF_OPTIONS),
-    )
+    return Environment(*(_parsed(kind) for kind in ("ENABLE", "DISABLE", "DUMP", "PROF")))
 
 
-def _parsed(variable: str, known: frozenset[str]) -> frozenset[str]:
+def _parsed(kind: str) -> frozenset[str]:
+    variable = f"NVFUSER_{kind}"
     text = os.environ.get(variable, "")
     if not text:
         return frozenset()
+    import re
+
+    from fuser_direct import option_names
+
+    known: frozenset[str] = getattr(option_names, f"{kind}_OPTIONS")
     an_item = re.compile(_ITEM)
     names = set()
     place = 0
@@ -201,6 +79,10 @@ def effective(
 
 def check(enable: Iterable[str], disable: Iterable[str]) -> None:
     """Raise InputError for a name that is no option."""
+    if not (enable or disable):
+        return
+    from fuser_direct.option_names import DISABLE_OPTIONS, ENABLE_OPTIONS
+
     for names, known, what in (
         (enable, ENABLE_OPTIONS, "enable_option"),
         (disable, DISABLE_OPTIONS, "disable_option"),

@@ -5,26 +5,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from fuser_direct.ops.composite import addcmul, logical_right_shift, sign, truediv
-from fuser_direct.ops.pointwise import FUNCTIONS as _POINTWISE
-from fuser_direct.ops.reduction import FUNCTIONS_BY_NAME as _REDUCTIONS
-from fuser_direct.ops.reduction import var, var_mean, welford
-from fuser_direct.ops.shapes import (
-    broadcast,
-    broadcast_in_dim,
-    cast,
-    expand,
-    permute,
-    segment_set,
-    set,
-    shape,
-    size,
-    squeeze,
-    stride_order,
-)
+from fuser_direct.ops.table import ROWS
 
-# Ops that most definitions do without come with their module at first use.
-_LATER = {
+# The module of each op that is written out as a function. Functions come at their first use: most
+# definitions need few.
+_MODULES = {
+    "addcmul": "composite",
+    "logical_right_shift": "composite",
+    "sign": "composite",
+    "truediv": "composite",
+    "var": "reduction",
+    "var_mean": "reduction",
+    "welford": "reduction",
+    "broadcast": "shapes",
+    "broadcast_in_dim": "shapes",
+    "cast": "shapes",
+    "expand": "shapes",
+    "permute": "shapes",
+    "segment_set": "shapes",
+    "set": "shapes",
+    "shape": "shapes",
+    "size": "shapes",
+    "squeeze": "shapes",
+    "stride_order": "shapes",
     "sdpfa_bwd": "attention",
     "sdpfa_fwd": "attention",
     "full": "factory",
@@ -60,75 +63,29 @@ _LATER = {
     "topk": "search",
 }
 
-# The functions of rows and of reductions are made, so they are entered here; the stub beside this
-# file (`python -m fuser_direct.ops.stub`) tells type checkers and editors of them.
-globals().update(_POINTWISE)
-globals().update(_REDUCTIONS)
+_REDUCTIONS = ("max", "min", "prod", "sum")
 
-__all__ = [
-    "addcmul",
-    "argsort",
-    "broadcast",
-    "broadcast_in_dim",
-    "cast",
-    "cat",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "cutlass_nvfp4_grouped_mm",
-    "embedding_fwd",
-    "expand",
-    "full",
-    "gather",
-    "grouped_mm",
-    "index_select",
-    "iota",
-    "linear",
-    "logical_right_shift",
-    "matmul",
-    "normal",
-    "nv_block_quantize",
-    "nv_grouped_block_quantize",
-    "pad",
-    "permute",
-    "preprocess_grouped_matmul_input_sf",
-    "rand_like",
-    "randn_like",
-    "reshape",
-    "scaled_mm",
-    "scatter",
-    "sdpfa_bwd",
-    "sdpfa_fwd",
-    "segment_set",
-    "select",
-    "set",
-    "shape",
-    "sign",
-    "size",
-    "slice",
-    "squeeze",
-    "stride_order",
-    "take_along_axis",
-    "topk",
-    "triu",
-    "truediv",
-    "uniform",
-    "var",
-    "var_mean",
-    "welford",
-]
-__all__ += [*_POINTWISE, *_REDUCTIONS]
+# The stub beside this file (`python -m fuser_direct.ops.stub`) tells type checkers and editors of
+# the functions.
+__all__ = [*_MODULES, *_REDUCTIONS, *ROWS]
 
 
 def __getattr__(name: str) -> Any:
-    module = _LATER.get(name)
-    if module is None:
+    if name in ROWS:
+        from fuser_direct.ops.pointwise import FUNCTIONS
+
+        value: Any = FUNCTIONS[name]
+    elif name in _REDUCTIONS:
+        from fuser_direct.ops.reduction import FUNCTIONS_BY_NAME
+
+        value = FUNCTIONS_BY_NAME[name]
+    elif name in _MODULES:
+        value = getattr(import_module(f"fuser_direct.ops.{_MODULES[name]}"), name)
+    else:
         raise AttributeError(f"module 'fuser_direct.ops' has no attribute {name!r}")
-    value = getattr(import_module(f"fuser_direct.ops.{module}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *__all__})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser_direct.dtypes import INFO, is_integral
 from fuser_direct.enums import DataType
@@ -16,6 +15,9 @@ from fuser_direct.ops.build import cast_to, copy_of, pointwise, promoted
 from fuser_direct.ops.promotion import WIDEST, common_dtype
 from fuser_direct.ops.scalar import converted, operand, refuse_type
 from fuser_direct.ops.table import ROWS, PointwiseOp, supports
+
+if TYPE_CHECKING:
+    import inspect
 
 _KIND_NAMES = {"f": "floating", "i": "integer", "b": "Bool", "c": "complex"}
 
@@ -41,7 +43,9 @@ def make_function(row: PointwiseOp) -> Callable[..., Any]:
 
 @functools.cache
 def _signature(names: tuple[str, ...], annotations: tuple[str, ...]) -> inspect.Signature:
-    """One object for all rows that are called alike: there are a hundred rows at each import."""
+    """One object for all rows that are called alike."""
+    import inspect
+
     only = inspect.Parameter.POSITIONAL_ONLY
     parameters = [
         inspect.Parameter(name, only, annotation=annotation)
@@ -197,4 +201,12 @@ def limit(dtype: DataType, highest: bool) -> int | float:
     return (1 << bits) - 1 if highest else -(1 << bits)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: make_function(row) for name, row in ROWS.items()}
+class _Functions(dict[str, Callable[..., Any]]):
+    """The function of each row by its name, made when it is asked for."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        function = self[name] = make_function(ROWS[name])
+        return function
+
+
+FUNCTIONS = _Functions()

@@ -13,7 +13,6 @@ from fuser_direct.ir.fusion import Fusion, active_fusion, check_dtype
 from fuser_direct.ir.values import TensorView, Val
 from fuser_direct.ops.arguments import Overload, Parameter, resolve
 from fuser_direct.ops.build import broadcast_to_flags, cast_to, copy_of, like
-from fuser_direct.ops.factory import full_of
 from fuser_direct.ops.pointwise import FUNCTIONS, limit
 from fuser_direct.ops.promotion import WIDEST, is_int_like
 from fuser_direct.ops.scalar import (
@@ -131,6 +130,8 @@ def reduce_axes(fusion: Fusion, op: str, tv: TensorView, axes: Sequence[int]) ->
     """
     kept = [axis for dim, axis in enumerate(tv.logical) if dim not in axes]
     if any(tv.logical[dim].size().value == 0 for dim in axes):
+        from fuser_direct.ops.factory import full_of
+
         value = fusion.new_scalar(WIDEST[INFO[tv.dtype_].kind], _identity(op, tv.dtype_))
         return full_of(fusion, [axis.size() for axis in kept], value, tv.dtype_)
     broadcasts = [dim for dim in axes if tv.logical[dim].kind == "b"]
@@ -239,6 +240,8 @@ def _welford(
         difference = cast_to(fusion, FUNCTIONS["sub"](tv, tv), tv.dtype_)
         assert isinstance(difference, TensorView)
         mean, m2 = tv, difference
+        from fuser_direct.ops.factory import full_of
+
         count = full_of(
             fusion, [axis.size() for axis in tv.logical], constant(fusion, 1), DataType.Index
         )

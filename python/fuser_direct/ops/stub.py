@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuser_direct import ops
-from fuser_direct.ops.pointwise import FUNCTIONS, operand_annotation
+from fuser_direct.ops.pointwise import operand_annotation
 from fuser_direct.ops.reduction import FUNCTIONS_BY_NAME
 from fuser_direct.ops.table import ROWS
 
@@ -72,8 +72,7 @@ def _import_text(module: str, name: str) -> str:
 def stub_text() -> str:
     """The stub: one group of overloads a function."""
     groups: dict[str, Iterator[str]] = {}
-    for name in FUNCTIONS:
-        row = ROWS[name]
+    for name, row in ROWS.items():
         operands = [(arg, operand_annotation(row, i)) for i, arg in enumerate(row.args)]
         groups[name] = _overloads(name, operands, "/")
     for name, (operand_names, rest) in _MIXED.items():
