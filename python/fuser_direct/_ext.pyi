@@ -6,6 +6,11 @@ from typing import Any, overload
 import fuser_direct.enums
 
 
+def source_stamps(folder: str) -> str:
+    """
+    Path, size and time of change of every source (.py, .cuh, .so) under a folder, in a fixed order, as one text.
+    """
+
 class CudaKernel:
     """
     A kernel of a cubin or PTX image; making one touches no driver, and it is loaded on a device at its first launch there, or by load().

@@ -120,12 +120,11 @@ def test_hash_randomisation_makes_no_other_key(warm: Path, seed: str) -> None:
         "from fuser_direct.compiler import toolchain; toolchain.llvm = lambda: '0.46.0'",
         "from fuser_direct.compiler import toolchain; "
         "toolchain.generators = toolchain.sources = lambda: '9.9.9'",
-        "from fuser_direct import _ext; from fuser_direct.compiler import toolchain; import "
-        "dataclasses; "
-        "host = toolchain.host_cpu(); "
+        "from fuser_direct.compiler import toolchain; import dataclasses; "
+        "host = toolchain.host_cpu(); toolchain.cpu_description = lambda: ''; "
         "toolchain.host_cpu = lambda: dataclasses.replace(host, vector_bits=128)",
-        "from fuser_direct.compiler import toolchain; import dataclasses; host = "
-        "toolchain.host_cpu(); "
+        "from fuser_direct.compiler import toolchain; import dataclasses; "
+        "host = toolchain.host_cpu(); toolchain.cpu_description = lambda: ''; "
         "toolchain.host_cpu = lambda: dataclasses.replace(host, features=host.features + "
         "',-sse4a')",
     ],
@@ -133,6 +132,20 @@ def test_hash_randomisation_makes_no_other_key(warm: Path, seed: str) -> None:
 )
 def test_other_compiler_version_or_processor_misses(warm: Path, change: str) -> None:
     assert run(warm, change)["kernels_compiled"] == 8
+
+
+def test_processor_is_in_the_key_of_a_program(warm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(warm, folder)
+    # The same for LLVM, so kernels are found; but the programs of another machine are not.
+    other = (
+        "from fuser_direct.compiler import toolchain; text = toolchain.cpu_description() + "
+        "'\\nmodel: other'; toolchain.cpu_description = lambda: text"
+    )
+    report = run(folder, other)
+    assert report["kernels_compiled"] == 0
+    assert report["planners"] != []
+    assert run(folder, other)["planners"] == []
 
 
 def test_version_of_the_package_and_its_sources_are_in_the_key(

@@ -15,7 +15,6 @@ from fuser_direct import options as option_names
 from fuser_direct.compiler import arguments, stored
 from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
 from fuser_direct.compiler.shape_scalars import shape_scalars
-from fuser_direct.compiler.targets import CpuTarget, CudaTarget, cpu_target, cuda_target
 from fuser_direct.errors import DefinitionStateError
 from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from fuser_direct.compiler.build_cuda import CudaOptions
     from fuser_direct.compiler.program import Assembler, KernelInfo
     from fuser_direct.compiler.segment import Plan
+    from fuser_direct.compiler.targets import CpuTarget, CudaTarget
     from fuser_direct.schedulers.contract import LaunchConstraints
 
 AnyAssembler = TypeVar("AnyAssembler", bound="Assembler")
@@ -173,8 +173,7 @@ class FusionCompiler:
         home = arguments.common_device(args, device)
         if home is None:
             return None
-        target = _target(home, None, fast_math=False)
-        return stored.call_key(self.fusion, args, home, self.shape_scalars, target)
+        return stored.call_key(self.fusion, args, home, self.shape_scalars)
 
     def assembler(
         self,
@@ -219,6 +218,8 @@ def _default_device() -> tuple[int, int]:
 def _target(
     home: tuple[int, int], cuda_options: CudaOptions | None, fast_math: bool
 ) -> CpuTarget | CudaTarget:
+    from fuser_direct.compiler.targets import cpu_target, cuda_target
+
     if home[0] == CPU:
         return cpu_target()
     from fuser_direct.compiler.build_cuda import CudaOptions

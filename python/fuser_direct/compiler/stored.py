@@ -2,7 +2,7 @@
 
 An entry holds, as JSON, what was done to the `_ext.Program` when it was assembled, with the disk
 keys of its kernels in their places. Its key is the definition's canonical form, all that the
-executor's own key holds of the call, the target with its device's facts, and the package's sources.
+executor's own key holds of the call, the machine with its compilers, and the package's sources.
 So a process that finds it imports neither planner nor schedulers. Programs that call Python
 functions (library ops) are planned each time.
 """
@@ -24,7 +24,6 @@ from fuser_direct.ir.serialize import digest
 
 if TYPE_CHECKING:
     from fuser_direct.compiler.arguments import ArgInfo
-    from fuser_direct.compiler.targets import Target
 
 Step = list[Any]
 
@@ -148,10 +147,9 @@ def call_key(
     args: Sequence[ArgInfo],
     home: tuple[int, int],
     shape_scalars: Sequence[int],
-    target: Target,
 ) -> bytes | None:
-    """The disk key of the program for one kind of call on device `home`, which is `target`; None
-    if it can't be told."""
+    """The disk key of the program for one kind of call on device `home`; None if it can't be
+    told."""
     tokens: list[tuple[object, ...]] = []
     for position, arg in enumerate(args):
         if arg.is_tensor:
@@ -166,9 +164,7 @@ def call_key(
         return digest(
             "program",
             toolchain.sources(),
-            target.toolchain(),
-            target.key,
-            target.device,
+            toolchain.machine(home),
             fusion.key(),
             home,
             tuple(tokens),

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from fuser_direct import _ext, cache
-from fuser_direct.codegen.processor import CpuTarget
+from fuser_direct.compiler.arguments import CPU
 from fuser_direct.version import __version__
+
+if TYPE_CHECKING:
+    from fuser_direct.codegen.processor import CpuTarget
 
 # Sources that turn a kernel and its schedule into a binary, relative to the package.
 _GENERATORS = (
@@ -58,18 +63,7 @@ def sources() -> str:
     For what depends on sources beyond the generators, which are too many to read each time.
     """
     package = os.path.dirname(os.path.dirname(__file__))
-    found = sorted(_stats(package))
-    return f"{__version__} {package} {found}"
-
-
-def _stats(folder: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir() and entry.name != "__pycache__":
-                yield from _stats(entry.path)
-            elif entry.name.endswith((".py", ".cuh", ".so")):
-                found = entry.stat()
-                yield entry.path, found.st_size, found.st_mtime_ns
+    return f"{__version__} {_ext.source_stamps(package)}"
 
 
 def _sources(paths: list[str]) -> Iterator[str]:
@@ -81,18 +75,34 @@ def _sources(paths: list[str]) -> Iterator[str]:
             yield from _sources([os.path.join(path, name) for name in sorted(os.listdir(path))])
 
 
+def machine(device: tuple[int, int]) -> tuple[object, ...]:
+    """What decides how a fusion is planned and compiled for a device (type, index) of this machine,
+    beside the package's sources; found without loading a compiler."""
+    if device[0] == CPU:
+        return "cpu", llvm(), cpu_description() or host_cpu()
+    facts = _ext.device_properties(device[1])
+    known = tuple(getattr(facts, name) for name in dir(facts) if not name.startswith("_"))
+    return "cuda", nvrtc(), known
+
+
 @functools.cache
 def llvm() -> str:
     """Which LLVM builds CPU kernels: llvmlite's version, or "" if it isn't installed."""
-    from importlib import metadata
-
     try:
-        text = metadata.distribution("llvmlite").read_text("METADATA") or ""
-    except metadata.PackageNotFoundError:
+        spec = importlib.util.find_spec("llvmlite")
+    except (ImportError, ValueError):
         return ""
-    # `metadata.version` parses the whole text, the description too.
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for name, _, value in lines if name == "Version"), "")
+    if spec is None or spec.origin is None:
+        return ""
+    # Its own file of two lines: the metadata of packages takes ten times as long to find.
+    version = os.path.join(os.path.dirname(spec.origin), "_version.py")
+    try:
+        with open(version, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        from importlib import metadata
+
+        return metadata.version("llvmlite")
 
 
 def nvrtc() -> str:
@@ -144,6 +154,8 @@ def host_cpu() -> CpuTarget:
     text = cache.remembered(
         "processor", f"{llvm()}\n{sources()}\n{processor}", lambda: _as_text(_detected())
     )
+    from fuser_direct.codegen.processor import CpuTarget
+
     triple, cpu, features, bits = text.split("\n")
     return CpuTarget(triple, cpu, features, int(bits))
 
