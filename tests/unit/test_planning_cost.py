@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 
 from fuser_direct import FusionDefinition
+from fuser_direct.compiler.arguments import CUDA
 from fuser_direct.compiler.bind import Binding, HostScalars, dense_strides
+from fuser_direct.compiler.build_cuda import CudaOptions
 from fuser_direct.compiler.layout import allocation_orders
 from fuser_direct.compiler.library import library_call
+from fuser_direct.compiler.pipeline import FusionCompiler
+from fuser_direct.compiler.preview import PreviewAssembler
+from fuser_direct.compiler.rematerialize import rematerialize
 from fuser_direct.compiler.segment import Plan, plan
 from fuser_direct.compiler.shape_scalars import shape_scalars
+from fuser_direct.compiler.targets import CudaTarget
 from fuser_direct.lowering.canonical import lower
 from fuser_direct.lowering.graph import build
+from fuser_direct.schedulers.machines import CudaDevice
 from tests.unit.lowering_support import FakeArg, define
 
 # Twice the ops may cost this many times the calls: linear is 2, n log n a little more.
@@ -76,6 +83,14 @@ def _resizes(fd: FusionDefinition, count: int) -> None:
     fd.add_output(x)
 
 
+def _alternating_sums(fd: FusionDefinition, count: int) -> None:
+    """Sums over rows and over columns in turn, so one kernel each, of a value that all add to."""
+    x = fd.define_tensor([-1, -1], contiguity=True)
+    for step in range(count // 4):
+        x = fd.ops.add(x, fd.ops.sum(fd.ops.sin(x), [step % 2], keepdim=True))
+    fd.add_output(x)
+
+
 _GRAPHS = (
     _pointwise_chain,
     _residual_blocks,
@@ -83,6 +98,7 @@ _GRAPHS = (
     _library_between,
     _side_by_side,
     _resizes,
+    _alternating_sums,
 )
 
 
@@ -105,7 +121,9 @@ def _calls(run: Callable[[], object]) -> int:
 
 def _plan(fd: FusionDefinition) -> Plan:
     assert fd.fusion is not None
-    return plan(fd.fusion)
+    made = plan(fd.fusion)
+    rematerialize(made)
+    return made
 
 
 def _lower_all(fd: FusionDefinition) -> None:
@@ -159,3 +177,23 @@ def test_defining_is_near_linear(graph: Callable[[FusionDefinition, int], None])
         _calls(lambda size=size: define(lambda fd: graph(fd, size))) for size in (250, 500, 1000)
     ]
     assert counts[2] <= _MOST_GROWTH * counts[1] <= _MOST_GROWTH**2 * counts[0], counts
+
+
+def test_long_programs_share_their_kernels() -> None:
+    """Kernels of a long chain differ by what they evaluate again, which is bounded."""
+
+    def kernels(count: int) -> list[bytes]:
+        fd = define(lambda fd: _alternating_sums(fd, count))
+        assert fd.fusion is not None
+        target = CudaTarget(CudaDevice("sm_90a", 132), CudaOptions())
+        argument = FakeArg(device_type=CUDA, shape=(64, 128), strides=(128, 1))
+        assembler = FusionCompiler(fd.fusion).assembler(
+            PreviewAssembler, [argument], 0, target=target
+        )
+        steps = assembler.planned()
+        return [target.kernel_id(kernel) for step in steps for kernel in step.kernels]
+
+    few, many = kernels(100), kernels(400)
+    assert len(many) == 100
+    # 25 segments have all kinds, but for those at a chain's end.
+    assert len(set(many)) <= len(set(few)) + 8

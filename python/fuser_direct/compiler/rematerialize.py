@@ -19,10 +19,12 @@ _MAX_OPS = 12
 
 @dataclass
 class _Cone:
-    """What a value is computed from: expressions to evaluate again, values of rows to store
-    instead, and tensors that are in memory anyway."""
+    """What a value is computed from: expressions to evaluate again, those of them that readers
+    evaluate again already, values of rows to store instead, and tensors that are in memory anyway.
+    """
 
     exprs: set[Expr] = field(default_factory=set)
+    known: set[Expr] = field(default_factory=set)
     cuts: set[TensorView] = field(default_factory=set)
     leaves: set[TensorView] = field(default_factory=set)
 
@@ -30,6 +32,7 @@ class _Cone:
 def rematerialize(plan: Plan) -> None:
     """Replace stored values by what they are computed from where that moves no more bytes."""
     kept = set(plan.fusion.outputs()) | set(plan.views.values())
+    again: set[Expr] = set()
     for segment in plan.segments:
         if not segment.reduced:
             continue
@@ -37,14 +40,15 @@ def rematerialize(plan: Plan) -> None:
             readers = [s for s in plan.segments if out in s.leaves]
             if out in kept or any(reader.is_library for reader in readers):
                 continue
-            cone = _cone(plan, segment, out)
+            cone = _cone(plan, segment, out, again)
             if cone is not None and _is_cheaper(plan, out, cone):
                 _apply(plan, segment, out, cone, readers)
+                again |= cone.exprs
 
 
-def _cone(plan: Plan, segment: Segment, out: TensorView) -> _Cone | None:
+def _cone(plan: Plan, segment: Segment, out: TensorView, again: set[Expr]) -> _Cone | None:
     """The cone of a value that varies over the segment's whole domain, or None if part of it can't
-    be evaluated again."""
+    be evaluated again. again: what earlier cones hold."""
     if plan.axes.walked(out) != segment.domain:
         return None
     inside = set(segment.exprs)
@@ -56,6 +60,8 @@ def _cone(plan: Plan, segment: Segment, out: TensorView) -> _Cone | None:
         if expr is None or (expr not in inside and expr not in plan.inline):
             cone.leaves.add(tv)
         elif expr in plan.inline:
+            if expr in again:
+                cone.known.add(expr)
             stack.extend(tensor_ins(expr))
         elif expr in segment.absorbed:
             # It has no loops of its own here: its positions are those a reader asks for.
@@ -74,7 +80,8 @@ def _is_cheaper(plan: Plan, out: TensorView, cone: _Cone) -> bool:
     """Whether reading what the cone needs moves no more bytes than one store and one load."""
     rank = len(plan.axes.walked(out))
     again = sum(itemsize(tv) for tv in cone.leaves if len(plan.axes.walked(tv)) >= rank)
-    return len(cone.exprs) <= _MAX_OPS and again <= 2 * itemsize(out)
+    # Of a chain of kernels each would evaluate again what all before it did.
+    return len(cone.exprs) + len(cone.known) <= _MAX_OPS and again <= 2 * itemsize(out)
 
 
 def _apply(
