@@ -38,9 +38,16 @@ __device__ inline T fd_atanh(T x) {
 }
 
 //- fd_cos
+// Sine, cosine and tangent of float: from 105615 on, CUDA's functions reduce the angle in 192 bits,
+// which is most of their code. That part is called, so that the compiler, which sees CUDA's own
+// comparison decided, leaves it out of every place that the function is inlined into.
 template <class T>
 __device__ inline T fd_cos(T x) {
   return cos(x);
+}
+__device__ __noinline__ float fd_cos_far(float x) { return cosf(x); }
+__device__ inline float fd_cos(float x) {
+  return fabsf(x) >= 105615.0f ? fd_cos_far(x) : cosf(x);
 }
 
 //- fd_cosh
@@ -144,6 +151,10 @@ template <class T>
 __device__ inline T fd_sin(T x) {
   return sin(x);
 }
+__device__ __noinline__ float fd_sin_far(float x) { return sinf(x); }
+__device__ inline float fd_sin(float x) {
+  return fabsf(x) >= 105615.0f ? fd_sin_far(x) : sinf(x);
+}
 
 //- fd_sinh
 template <class T>
@@ -161,6 +172,10 @@ __device__ __forceinline__ T fd_sqrt(T x) {
 template <class T>
 __device__ inline T fd_tan(T x) {
   return tan(x);
+}
+__device__ __noinline__ float fd_tan_far(float x) { return tanf(x); }
+__device__ inline float fd_tan(float x) {
+  return fabsf(x) >= 105615.0f ? fd_tan_far(x) : tanf(x);
 }
 
 //- fd_tanh
