@@ -17,12 +17,7 @@ from fuser_direct.enums import (
     DataType,
     IdMappingMode,
     LoadStoreOpType,
-    MatmulBufferingLoopLevel,
-    MatmulCircularBufferingStrategy,
-    MatmulTileRasterizationOrder,
-    MatmulTilingStrategy,
     MemoryType,
-    MmaMacroArch,
     ParallelType,
     SchedulerType,
 )
@@ -70,6 +65,13 @@ if TYPE_CHECKING:
     from fuser_direct.executor import FusionExecutorCache, counters
     from fuser_direct.ir.translate import translate_fusion
     from fuser_direct.lru_cache import LRUCache, LruFusionCache
+    from fuser_direct.matmul_enums import (
+        MatmulBufferingLoopLevel,
+        MatmulCircularBufferingStrategy,
+        MatmulTileRasterizationOrder,
+        MatmulTilingStrategy,
+        MmaMacroArch,
+    )
     from fuser_direct.params import (
         CircularBufferOptions,
         ClusterDims,
@@ -117,6 +119,11 @@ _LAZY = {
     "MmaMacro": "fuser_direct.params",
     "MmaMacroEncode": "fuser_direct.params",
     "PointwiseParams": "fuser_direct.params",
+    "MatmulBufferingLoopLevel": "fuser_direct.matmul_enums",
+    "MatmulCircularBufferingStrategy": "fuser_direct.matmul_enums",
+    "MatmulTileRasterizationOrder": "fuser_direct.matmul_enums",
+    "MatmulTilingStrategy": "fuser_direct.matmul_enums",
+    "MmaMacroArch": "fuser_direct.matmul_enums",
     "PythonProfiler": "fuser_direct.profiler",
     "ReductionParams": "fuser_direct.params",
     "SupportedVectorization": "fuser_direct.params",

@@ -27,25 +27,22 @@ import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fuser_direct.errors import InputError
 from fuser_direct.records import dataclass
 
+if TYPE_CHECKING:
+    from fuser_direct.cache_folder import Usage
+
 DEFAULT_SIZE_BYTES = 1 << 30
 _MAGIC = b"fuser_direct entry 1\n"
-_SUFFIX = ".entry"
+SUFFIX = ".entry"
 _HEADER = struct.Struct("<32s32s")
 _BINARY = struct.Struct("<III")
-_KEY_NAME = r"[0-9a-f]{64}\.entry"
 # A hit renews an entry's time of last use when it is older than this.
 _TOUCH_AFTER_S = 3600.0
-# A private file this old was left by a writer that was killed.
-_ABANDONED_AFTER_S = 3600.0
-# Another process measured the folder less than this ago, so a new one need not.
-_MEASURED_WITHIN_S = 60.0
-# After eviction this share of the limit is in use, so that the next entry doesn't evict again.
-_KEEP_SHARE = 0.9
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -76,14 +73,6 @@ class Binary:
             return cls(data[_BINARY.size : start].decode(), data[start:], shared_bytes)
         except (struct.error, UnicodeDecodeError):
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a cache folder holds."""
-
-    entries: int
-    size_bytes: int
 
 
 class DiskCache:
@@ -135,7 +124,7 @@ class DiskCache:
 
     def _path(self, key: bytes) -> str:
         name = key.hex()
-        return os.path.join(self.folder, name[:2], name + _SUFFIX)
+        return os.path.join(self.folder, name[:2], name + SUFFIX)
 
     def _write(self, key: bytes, value: bytes) -> int:
         path = self._path(key)
@@ -149,7 +138,9 @@ class DiskCache:
                 file.write(data)
             os.replace(private, path)
         except BaseException:
-            _unlink(private)
+            # Another process was faster, or it stays.
+            with contextlib.suppress(OSError):
+                os.unlink(private)
             raise
         return len(data)
 
@@ -201,74 +192,37 @@ class DiskCache:
 
     def usage(self) -> Usage:
         """How many entries there are, and their bytes."""
-        sizes = [size for _, size, _ in self._entries()]
-        return Usage(len(sizes), sum(sizes))
+        from fuser_direct import cache_folder
+
+        return cache_folder.usage(self.folder)
 
     def prune(self, limit_bytes: int | None = None) -> Usage:
         """Remove the entries unused for longest until the rest takes at most `limit_bytes`
         (default: the cache's own limit). Returns what was removed.
         """
+        from fuser_direct import cache_folder
+
         limit = self.limit_bytes if limit_bytes is None else limit_bytes
-        entries = sorted(self._entries())
-        total = sum(size for _, size, _ in entries)
-        removed = freed = 0
-        if total > limit:
-            for _, size, path in entries:
-                if total - freed <= limit * _KEEP_SHARE:
-                    break
-                _unlink(path)
-                removed += 1
-                freed += size
-        return Usage(removed, freed)
+        return cache_folder.prune(self.folder, limit)
 
     def clear(self) -> Usage:
         """Remove all entries. Returns what was removed."""
-        removed = freed = 0
-        for _, size, path in self._entries():
-            _unlink(path)
-            removed += 1
-            freed += size
-        return Usage(removed, freed)
+        from fuser_direct import cache_folder
+
+        return cache_folder.clear(self.folder)
 
     def _account(self, written_bytes: int) -> None:
         """Evict when enough has been written to pass the limit, and at a process's first entry."""
+        from fuser_direct import cache_folder
+
         with self._lock:
             is_first = self._written is None
             self._written = (self._written or 0) + written_bytes
             is_due = self._written > self.limit_bytes // 64
             if is_due:
                 self._written = 0
-        if is_due or (is_first and not self._measured_lately()):
+        if is_due or (is_first and not cache_folder.measured_lately(self.folder)):
             self.prune()
-
-    def _measured_lately(self) -> bool:
-        """Whether some process measured the folder just now; if not, this one says that it does."""
-        marker = os.path.join(self.folder, "measured")
-        with contextlib.suppress(OSError):
-            if time.time() - os.stat(marker).st_mtime < _MEASURED_WITHIN_S:
-                return True
-        with contextlib.suppress(OSError), open(marker, "wb"):
-            os.utime(marker)
-        return False
-
-    def _entries(self) -> Iterator[tuple[float, int, str]]:
-        """(time of last use, bytes, path) of every entry; abandoned private files are removed on
-        the way.
-        """
-        for shard in _listed(self.folder):
-            if len(shard.name) != 2:
-                continue
-            for file in _listed(shard.path):
-                try:
-                    found = file.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                if re.fullmatch(_KEY_NAME, file.name):
-                    yield found.st_mtime, found.st_size, file.path
-                elif (
-                    file.name.endswith(".tmp") and time.time() - found.st_mtime > _ABANDONED_AFTER_S
-                ):
-                    _unlink(file.path)
 
 
 def _checked(data: bytes, key: bytes) -> bytes | None:
@@ -281,20 +235,6 @@ def _checked(data: bytes, key: bytes) -> bytes | None:
     if its_key != key or hashlib.sha256(value).digest() != checksum:
         return None
     return value
-
-
-def _listed(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _unlink(path: str) -> None:
-    # Another process was faster, or it stays.
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 # --- which cache ---

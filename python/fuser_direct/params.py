@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from fuser_direct._ext import CompileParams, LaunchParams
-from fuser_direct.enums import (
+from fuser_direct.enums import ParallelType, SchedulerType
+from fuser_direct.errors import DefinitionTypeError
+from fuser_direct.matmul_enums import (
     MatmulBufferingLoopLevel,
     MatmulCircularBufferingStrategy,
     MatmulTileRasterizationOrder,
     MatmulTilingStrategy,
     MmaMacroArch,
-    ParallelType,
-    SchedulerType,
 )
-from fuser_direct.errors import DefinitionTypeError
 
 _RULE = "=" * 36
 

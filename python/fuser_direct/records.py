@@ -196,11 +196,12 @@ def _init(cls: Any, fields: tuple[Field, ...], slots: bool) -> Callable[..., Non
     names = tuple(of.name for of in fields)
     setters = tuple(getattr(cls, name).__set__ for name in names) if slots else ()
     count = len(names)
+    complete = _completion(cls.__name__, fields)
     has_post_init = hasattr(cls, "__post_init__")
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:
         if len(args) != count or named:
-            args = tuple(_completed(cls, fields, args, named))
+            args = complete(args, named)
         if slots:
             # Equally many by now; checking it would cost more than the loop.
             for setter, value in zip(setters, args):  # noqa: B905
@@ -213,25 +214,29 @@ def _init(cls: Any, fields: tuple[Field, ...], slots: bool) -> Callable[..., Non
     return __init__
 
 
-def _completed(cls: type, fields: tuple[Field, ...], args: Any, named: dict[str, Any]) -> list[Any]:
-    """One value a field, from positional and named ones and defaults."""
-    if len(args) > len(fields):
-        raise TypeError(
-            f"{cls.__name__}() takes {len(fields)} arguments but {len(args)} were given"
-        )
-    values = list(args)
-    for of in fields[len(args) :]:
-        if of.name in named:
-            values.append(named.pop(of.name))
-        elif of.default is not _MISSING:
-            values.append(of.default)
-        elif of.factory is not _MISSING:
-            values.append(of.factory())
-        else:
-            raise TypeError(f"{cls.__name__}() misses argument {of.name!r}")
-    if named:
-        raise TypeError(f"{cls.__name__}() got an unexpected or repeated argument {min(named)!r}")
-    return values
+def _completion(name: str, fields: tuple[Field, ...]) -> Callable[[Any, dict[str, Any]], Any]:
+    """A function that makes one value a field of positional and named ones and of defaults."""
+    place = {of.name: number for number, of in enumerate(fields)}
+    defaults = [of.default for of in fields]
+    without = [number for number, of in enumerate(fields) if of.default is _MISSING]
+
+    def complete(args: Any, named: dict[str, Any]) -> list[Any]:
+        given = len(args)
+        if given > len(fields):
+            raise TypeError(f"{name}() takes {len(fields)} arguments but {given} were given")
+        values = [*args, *defaults[given:]]
+        for key, value in named.items():
+            if place.get(key, -1) < given:
+                raise TypeError(f"{name}() got an unexpected or repeated argument {key!r}")
+            values[place[key]] = value
+        for number in without:
+            if values[number] is _MISSING:
+                if fields[number].factory is _MISSING:
+                    raise TypeError(f"{name}() misses argument {fields[number].name!r}")
+                values[number] = fields[number].factory()
+        return values
+
+    return complete
 
 
 def _comparison(names: tuple[str, ...], frozen: bool) -> tuple[Any, Any]:

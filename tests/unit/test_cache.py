@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fuser_direct import cache
+from fuser_direct import cache, cache_folder
 from fuser_direct.cache import Binary, DiskCache
 from fuser_direct.errors import InputError
 
@@ -199,7 +199,7 @@ def test_clear_removes_everything(tmp_path: Path) -> None:
     for number in range(5):
         disk.put(key_of(number << 248), b"value")
     assert disk.clear().entries == 5
-    assert disk.usage() == cache.Usage(0, 0)
+    assert disk.usage() == cache_folder.Usage(0, 0)
 
 
 def test_threads_that_write_and_evict_together_raise_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fuser_direct import cache
+from fuser_direct import cache, cache_folder
 from fuser_direct.errors import InputError
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -62,7 +62,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     return _report(_current().prune(limit))
 
 
-def _report(removed: cache.Usage) -> int:
+def _report(removed: cache_folder.Usage) -> int:
     print(f"removed {removed.entries:,} entries, {size_text(removed.size_bytes)}")
     return 0
 
