@@ -109,6 +109,16 @@ def test_dynamic_shared_memory_is_asked_for_above_what_a_kernel_may_declare() ->
     assert cuda.shared_bytes(small.kernel, small.schedule) == 0
 
 
+def test_later_passes_over_slots_are_not_written_out_and_the_first_is() -> None:
+    schedule = row_schedule(8, 64, 1, 1, 2, unroll=1, shared=7)
+    text = cuda.emit(hand.softmax(D.BFloat16), schedule)
+    first, later = text[text.index("// stage 0") :].split("// stage 1")
+    # The number of copies still to wait for must be known when the kernel is compiled.
+    assert "#pragma unroll\n  for (int u = 0; u < 7; ++u)" in first
+    assert "#pragma unroll 2\n  for (int u = 0; u < 7; ++u)" in later
+    assert "#pragma unroll\n  for (int u = 0; u < 1; ++u)" in later, "registers have no index"
+
+
 def test_block_extents_follow_the_schedule() -> None:
     assert cuda.threads_of(row_schedule(1, 32, 4, 0, 2)) == (32, 4)
     assert cuda.threads_of(CudaColumn(1, 16, 8, 1, (False,))) == (16, 8)

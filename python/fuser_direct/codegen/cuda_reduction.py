@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
-from fuser_direct.codegen.cuda_body import Body
+from fuser_direct.codegen.cuda_body import UNROLL, Body
 from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, SUMS_OF_EXP, Stage
 
 
@@ -112,16 +112,19 @@ def units(
     decoded: bool = True,
     opening: str = "",
     closing: str = "",
+    unroll: int = 0,
 ) -> Iterator[None]:
     """Lines for each of `count` units of the reduction space, `step` apart from `first` on, that
     lies before `end`.
 
     `u` numbers them. keep: packs held in registers that this pass unpacks again; decoded:
     whether the lines need the indices along the reduction axes; opening, closing: lines for all
-    `count` units, before and after the others.
+    `count` units, before and after the others. unroll: units written out at once, 0 for all.
     """
     axes = body.kernel.reduction_axes
-    with body.block(f"for (int u = 0; u < {count}; ++u)", unroll=True):
+    if unroll:
+        body.line(f"{UNROLL} {unroll}")
+    with body.block(f"for (int u = 0; u < {count}; ++u)", unroll=not unroll):
         for pack in keep:
             body.line(f"fd_keep({pack});")
         if opening:

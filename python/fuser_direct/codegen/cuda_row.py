@@ -35,6 +35,9 @@ from fuser_direct.schedulers.schedule import CudaRow
 _LOADING_WORDS = 32
 _MATH_REGISTERS = 40
 _SM_REGISTERS = 65536
+# Slots in shared memory whose math a later pass writes out at once. Loops over fourteen that are
+# written out are most of what such a kernel takes to compile, and nothing waits for memory in them.
+_SLOTS_AT_ONCE = 2
 
 
 def row_text(kernel: Kernel, schedule: CudaRow) -> str:
@@ -367,6 +370,8 @@ class _Walk:
                     slot = f"reinterpret_cast<const {kind}*>({self._slot(n, u)})"
                     body.line(f"const auto q{n} = fd_load<{kind}, {body.vector}>({slot});")
 
+        # Arrays of registers, and the number of copies to wait for, ask for loops written out.
+        is_slots_alone = part.is_shared and not (waits or own or self.early)
         self._load_own(own, first, count)
         with units(
             body,
@@ -376,6 +381,7 @@ class _Walk:
             [] if part.is_shared else kept,
             decoded=needs_index(body, stage),
             opening=opening,
+            unroll=_SLOTS_AT_ONCE if is_slots_alone and count > _SLOTS_AT_ONCE else 0,
         ):
             read_slots()
             self._compute(stage, packs | {n: f"p{n}[u]" for n in own})
