@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -116,6 +117,29 @@ def test_full_disk_is_said_once_and_leaves_nothing(
         disk.put(_OTHER, b"value")
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
     assert disk.get(_KEY) is None
+
+
+def test_stale_network_folder_is_a_miss_and_said_once_when_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path).put(_KEY, b"value")
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise stale
+
+    disk = made(tmp_path)
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr("builtins.open", refuse)
+        assert disk.get(_KEY) is None
+    with monkeypatch.context() as patch:
+        # The file's name is taken over while it is closed, as where another client renamed first.
+        patch.setattr(os, "replace", refuse)
+        with pytest.warns(RuntimeWarning, match="compiled kernels stay in memory"):
+            disk.put(_OTHER, b"value")
+    assert list(tmp_path.rglob("*.tmp")) == []
+    assert (disk.get(_KEY), disk.get(_OTHER)) == (b"value", None)
 
 
 def test_folder_below_a_file_is_said_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import fuser_direct
 from fuser_direct import (
     FusionDefinition,
     InputError,
@@ -54,6 +55,17 @@ def test_two_chained_sums_are_two_segments() -> None:
     assert [kernel.segment_id for kernel in profile.kernel_profiles] == [0, 1]
     assert {kernel.scheduler for kernel in profile.kernel_profiles} == {"reduction"}
     assert get_fusion_profile() is profile
+
+
+def test_profile_is_a_context_of_execute_calls() -> None:
+    fd = _exp()
+    with fuser_direct.profile() as prof:
+        fd.execute([X])
+    assert prof.profile is not None
+    (kernel,) = prof.profile.kernel_profiles
+    assert prof.profile.host_time_ms > 0
+    assert kernel.time_ms > 0
+    assert (kernel.input_bytes, kernel.output_bytes) == (X.nbytes, X.nbytes)
 
 
 def test_the_measures_fit_together() -> None:
