@@ -38,7 +38,7 @@ from fuser_direct.version import __version__
 
 if TYPE_CHECKING:
     from fuser_direct import _ext
-    from fuser_direct.compiler.arguments import ArgInfo
+    from fuser_direct.compiler.arg_info import ArgInfo
 
 _MAGIC = b"fuser_direct artifact 1\n"
 _LENGTH = struct.Struct("<I")

@@ -12,6 +12,13 @@ from typing import Any, ClassVar, TypeVar
 _Self = TypeVar("_Self", bound="NativeEnum")
 
 
+class _Entries:
+    """Each member with its docstring, of which there is none, by its name."""
+
+    def __get__(self, instance: object, owner: type[NativeEnum]) -> dict[str, tuple[Any, None]]:
+        return {name: (member, None) for name, member in owner.__members__.items()}
+
+
 class NativeEnum:
     """Base of the enumerations: a subclass's annotations name its members, in order of their
     values."""
@@ -30,8 +37,6 @@ class NativeEnum:
             object.__setattr__(member, "value", value)
             cls.__members__[name] = member
             setattr(cls, name, member)
-        # Read by programs written for pybind11 enums, under this very name.
-        setattr(cls, "__entries", {name: (m, None) for name, m in cls.__members__.items()})
 
     def __new__(cls: type[_Self], value: int) -> _Self:
         for member in cls.__members__.values():
@@ -61,6 +66,10 @@ class NativeEnum:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}.{self.name}: {self.value}>"
+
+
+# Read by programs written for pybind11 enums, under this very name.
+setattr(NativeEnum, "__entries", _Entries())
 
 
 class DataType(NativeEnum):

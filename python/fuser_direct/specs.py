@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
+from fuser_direct.compiler.arg_info import ArgInfo
+from fuser_direct.compiler.arguments import CPU, CUDA
 from fuser_direct.compiler.bind import row_major
 from fuser_direct.dtypes import BY_NUMPY, INFO
 from fuser_direct.enums import DataType

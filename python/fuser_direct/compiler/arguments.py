@@ -7,42 +7,18 @@ run once for each kind of call and hold for every later hit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fuser_direct.dtypes import BY_DLPACK, INFO
 from fuser_direct.enums import DataType
 from fuser_direct.errors import InputError, InputTypeError
 from fuser_direct.ir.fusion import Fusion, TensorView, Val
 
+if TYPE_CHECKING:
+    from fuser_direct.compiler.arg_info import ArgInfo
+
 CPU, CUDA = 1, 2
 DEVICE_NAMES = {CPU: "cpu", CUDA: "cuda"}
-
-
-class ArgInfo(Protocol):
-    """What the executor tells of one argument (`_ext.ArgInfo`)."""
-
-    @property
-    def is_tensor(self) -> bool: ...
-    @property
-    def dtype(self) -> tuple[int, int]: ...
-    @property
-    def device_type(self) -> int: ...
-    @property
-    def device_id(self) -> int: ...
-    @property
-    def shape(self) -> Sequence[int]: ...
-    @property
-    def strides(self) -> Sequence[int]: ...
-    @property
-    def alignment(self) -> int: ...
-    @property
-    def is_read_only(self) -> bool: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def value(self) -> object: ...
-    @property
-    def type_name(self) -> str: ...
 
 
 def check(fusion: Fusion, args: Sequence[ArgInfo]) -> None:

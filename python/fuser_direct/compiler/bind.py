@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fuser_direct.compiler.arguments import CPU, ArgInfo
+from fuser_direct.compiler.arg_info import ArgInfo
+from fuser_direct.compiler.arguments import CPU
 from fuser_direct.compiler.segment import Plan, live_exprs
 from fuser_direct.dtypes import INFO, is_floating
 from fuser_direct.errors import InputError

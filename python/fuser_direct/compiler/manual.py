@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.arg_info import ArgInfo
 from fuser_direct.compiler.manual_nest import is_scheduled
 from fuser_direct.compiler.pipeline import FusionCompiler, compiler_for
 from fuser_direct.enums import SchedulerType

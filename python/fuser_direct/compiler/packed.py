@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuser_direct.compiler.arguments import ArgInfo, allocation_order
+from fuser_direct.compiler.arg_info import ArgInfo
+from fuser_direct.compiler.arguments import allocation_order
 from fuser_direct.dtypes import BY_DLPACK, INFO
 from fuser_direct.enums import DataType
 from fuser_direct.errors import InputError

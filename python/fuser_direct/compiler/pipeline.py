@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fuser_direct import cache, tuning
 from fuser_direct import options as option_names
 from fuser_direct.compiler import arguments, stored
-from fuser_direct.compiler.arguments import CPU, CUDA, ArgInfo
+from fuser_direct.compiler.arguments import CPU, CUDA
 from fuser_direct.compiler.shape_scalars import shape_scalars
 from fuser_direct.errors import DefinitionStateError
 from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
@@ -21,6 +21,7 @@ from fuser_direct.ir.fusion import Fusion, IterDomain, TensorView
 # Planning is imported where it happens: a program that is found whole needs none.
 if TYPE_CHECKING:
     from fuser_direct import _ext
+    from fuser_direct.compiler.arg_info import ArgInfo
     from fuser_direct.compiler.build_cuda import CudaOptions
     from fuser_direct.compiler.program import Assembler, KernelInfo
     from fuser_direct.compiler.segment import Plan

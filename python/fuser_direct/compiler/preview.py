@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuser_direct import _ext
-from fuser_direct.compiler.arguments import ArgInfo
+from fuser_direct.compiler.arg_info import ArgInfo
 from fuser_direct.compiler.pipeline import FusionCompiler
 from fuser_direct.compiler.program import Assembler, _Call, _Step
 from fuser_direct.compiler.segment import Plan

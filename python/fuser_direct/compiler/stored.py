@@ -23,7 +23,7 @@ from fuser_direct.ir.fusion import Fusion
 from fuser_direct.ir.serialize import digest
 
 if TYPE_CHECKING:
-    from fuser_direct.compiler.arguments import ArgInfo
+    from fuser_direct.compiler.arg_info import ArgInfo
 
 Step = list[Any]
 

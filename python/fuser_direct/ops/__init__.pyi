@@ -29,9 +29,6 @@ from fuser_direct.ops.random import normal as normal
 from fuser_direct.ops.random import rand_like as rand_like
 from fuser_direct.ops.random import randn_like as randn_like
 from fuser_direct.ops.random import uniform as uniform
-from fuser_direct.ops.reduction import var as var
-from fuser_direct.ops.reduction import var_mean as var_mean
-from fuser_direct.ops.reduction import welford as welford
 from fuser_direct.ops.resize import cat as cat
 from fuser_direct.ops.resize import pad as pad
 from fuser_direct.ops.resize import reshape as reshape
@@ -51,6 +48,9 @@ from fuser_direct.ops.shapes import shape as shape
 from fuser_direct.ops.shapes import size as size
 from fuser_direct.ops.shapes import squeeze as squeeze
 from fuser_direct.ops.shapes import stride_order as stride_order
+from fuser_direct.ops.variance import var as var
+from fuser_direct.ops.variance import var_mean as var_mean
+from fuser_direct.ops.variance import welford as welford
 
 Operand = Val | Scalar
 
