@@ -32,9 +32,9 @@ void collect(const std::string& folder, std::vector<std::string>& lines) {
   while (const dirent* entry = readdir(open.get())) {
     const std::string_view name = entry->d_name;
     // Some file systems don't say what an entry is, and a link may be either.
-    const bool may_be_folder = entry->d_type != DT_REG && name.front() != '.' &&
-                               name != "__pycache__";
-    struct stat found {};
+    const bool may_be_folder =
+        entry->d_type != DT_REG && name.front() != '.' && name != "__pycache__";
+    struct stat found{};
     if ((!is_source(name) && !may_be_folder) ||
         fstatat(dirfd(open.get()), entry->d_name, &found, 0) != 0) {
       continue;
@@ -43,8 +43,8 @@ void collect(const std::string& folder, std::vector<std::string>& lines) {
     if (S_ISDIR(found.st_mode)) {
       collect(path, lines);
     } else if (is_source(name)) {
-      const auto time_ns = static_cast<long long>(found.st_mtim.tv_sec) * 1'000'000'000 +
-                           found.st_mtim.tv_nsec;
+      const auto time_ns =
+          static_cast<long long>(found.st_mtim.tv_sec) * 1'000'000'000 + found.st_mtim.tv_nsec;
       lines.push_back(path + ' ' + std::to_string(found.st_size) + ' ' + std::to_string(time_ns));
     }
   }
