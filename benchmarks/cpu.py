@@ -59,7 +59,7 @@ def _copy() -> Call:
     return lambda: [target.copy_(source)]
 
 
-def _with_copy(rounds: int, calls: dict[str, Call]) -> dict[str, float]:
+def _with_copy(rounds: int, calls: dict[str, Call], _bytes: int) -> dict[str, float]:
     copy = _copy()
 
     def time_cold(call: Call) -> float:

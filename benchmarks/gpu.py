@@ -5,7 +5,8 @@
 
 Every timed call follows a memset of 512 MiB, which leaves nothing of the inputs in L2. A short busy
 kernel before it lets the host run ahead, so that a call is timed by the GPU alone. Percentages are
-of the bandwidth of a large copy that takes its turn in the same rounds.
+of the bandwidth of a large copy that takes its turn in the same rounds; the last ones, of a copy
+that moves the row's own bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +50,18 @@ class _Timer:
         return float(start.elapsed_time(end)) * 1e3
 
 
-def _copy() -> Call:
-    source = torch.empty(_COPY_BYTES, dtype=torch.int8, device="cuda").zero_()
+def _copy(count: int) -> Call:
+    """Copies `count` bytes."""
+    source = torch.empty(count, dtype=torch.int8, device="cuda").zero_()
     target = torch.empty_like(source)
     return lambda: [target.copy_(source)]
 
 
-def _with_copy(timer: _Timer, rounds: int, calls: dict[str, Call]) -> dict[str, float]:
-    return harness.interleaved({**calls, "copy": _copy()}, timer, rounds)
+def _with_copy(
+    timer: _Timer, rounds: int, calls: dict[str, Call], row_bytes: int
+) -> dict[str, float]:
+    copies = {"copy": _copy(_COPY_BYTES), harness.OWN_COPY: _copy(max(row_bytes // 2, 1))}
+    return harness.interleaved({**calls, **copies}, timer, rounds)
 
 
 def _measure(row: Row, timer: _Timer, rounds: int, with_compile: bool, peers: Peers) -> Result:

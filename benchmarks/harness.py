@@ -15,6 +15,8 @@ import torch
 from fuser_direct import FusionDefinition
 
 Call = Callable[[], Sequence[torch.Tensor]]
+OWN_COPY = "own copy"
+"""What times are called of a copy that moves as many bytes as the row."""
 WRONG = 0.1
 """Error from which a result counts as another one: over float8's rounding, 1/16, the coarsest."""
 
@@ -55,8 +57,9 @@ class Result:
     """Figures of one row: medians in microseconds by contender, and what they amount to.
 
     bytes: least traffic of the row. copy_gb_per_s: a large copy's traffic (read and write) in the
-    same run. error: largest error against float64, see `error_of`. failed: contenders that raised,
-    and what.
+    same run. own_copy_us: a copy that moves the row's own bytes, half of them read and half
+    written: small ones don't reach the large copy's speed; 0 if it wasn't measured. error: largest
+    error against float64, see `error_of`. failed: contenders that raised, and what.
     """
 
     name: str
@@ -69,10 +72,15 @@ class Result:
     first_call_ms: float = 0.0
     kernels: int = 0
     threads: int = 0
+    own_copy_us: float = 0.0
 
     def percent_of_copy(self, contender: str) -> float:
         """Share of the copy's bandwidth that the least traffic in this time amounts to."""
         return 100.0 * self.bytes / (self.us[contender] * 1e3) / self.copy_gb_per_s
+
+    def percent_of_own_copy(self, contender: str) -> float:
+        """A copy of as many bytes, over this contender's time; 0 if the copy wasn't measured."""
+        return 100.0 * self.own_copy_us / self.us[contender]
 
     @property
     def label(self) -> str:
@@ -139,11 +147,12 @@ def measure(
     row: Row,
     inputs: list[torch.Tensor],
     others: dict[str, Call],
-    time_all: Callable[[dict[str, Call]], dict[str, float]],
+    time_all: Callable[[dict[str, Call], int], dict[str, float]],
     copy_bytes: int,
     synchronize: Callable[[], Any],
 ) -> Result:
-    """Checks and times our fusion of `row` and the others; `time_all` adds "copy" to the times.
+    """Checks and times our fusion of `row` and the others. `time_all`, given the row's least bytes
+    too, adds "copy" to the times, and OWN_COPY where it measures that.
 
     Another that raises or computes something else is noted and left out; our own errors are raised.
     """
@@ -160,11 +169,14 @@ def measure(
         else:
             error[name], calls[name] = outcome, call
     del expected
-    times = time_all(calls)
+    times = time_all(calls, count)
+    own_copy_us = times.pop(OWN_COPY, 0.0)
     copy_gb_per_s = 2 * copy_bytes / (times.pop("copy") * 1e3)
     dtype = str(inputs[0].dtype).removeprefix("torch.")
     kernels = len(fd.fec.kernels())
-    return Result(row.name, dtype, count, copy_gb_per_s, times, error, failed, first_ms, kernels)
+    result = Result(row.name, dtype, count, copy_gb_per_s, times, error, failed, first_ms, kernels)
+    result.own_copy_us = own_copy_us
+    return result
 
 
 def interleaved(

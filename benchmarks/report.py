@@ -27,7 +27,10 @@ COPY_GOAL = 90.0
 def print_header(names: Sequence[str]) -> None:
     """Column titles of the table."""
     columns = "".join(f"{name + ' us':>12}{'%copy':>7}" for name in names)
-    print(f"{'row':<44}{columns}{'speed-up':>10}{'error':>10}{'first ms':>10}{'kernels':>9}")
+    print(
+        f"{'row':<44}{columns}{'speed-up':>10}{'error':>10}{'first ms':>10}{'kernels':>9}"
+        f"{'own copy us':>13}{'%own':>6}"
+    )
 
 
 def print_result(result: Result, names: Sequence[str]) -> None:
@@ -41,9 +44,16 @@ def print_result(result: Result, names: Sequence[str]) -> None:
     speedup = result.us["eager"] / result.us["ours"] if "eager" in result.us else math.nan
     print(
         f"{result.name:<44}{columns}{speedup:>9.2f}x{result.error['ours']:>10.1e}"
-        f"{result.first_call_ms:>10.0f}{result.kernels:>9}",
+        f"{result.first_call_ms:>10.0f}{result.kernels:>9}{_own_copy(result)}",
         flush=True,
     )
+
+
+def _own_copy(result: Result) -> str:
+    """A copy of the row's own bytes: its time, and what share of it ours takes."""
+    if not result.own_copy_us:
+        return f"{'-':>13}{'-':>6}"
+    return f"{result.own_copy_us:>13.1f}{result.percent_of_own_copy('ours'):>6.0f}"
 
 
 def print_failure(name: str, text: str) -> None:
@@ -105,7 +115,7 @@ def summary(results: Sequence[Result]) -> list[str]:
     lines += _listed("rows where a peer is ahead", ahead)
     large = [r for r in results if r.bytes > LARGE_BYTES]
     short = [
-        f"{r.label}: {r.percent_of_copy('ours'):.0f} %"
+        f"{r.label}: {r.percent_of_copy('ours'):.0f} %{_of_own_copy(r)}"
         for r in large
         if r.percent_of_copy("ours") < COPY_GOAL
     ]
@@ -113,6 +123,12 @@ def summary(results: Sequence[Result]) -> list[str]:
     lines += _listed(title, short)
     failed = [f"{r.label}: {name}: {text}" for r in results for name, text in r.failed.items()]
     return lines + (_listed("peers that failed", failed) if failed else [])
+
+
+def _of_own_copy(result: Result) -> str:
+    if not result.own_copy_us:
+        return ""
+    return f" ({result.percent_of_own_copy('ours'):.0f} % of a copy of its own bytes)"
 
 
 def _listed(title: str, items: Sequence[str]) -> list[str]:
@@ -133,7 +149,11 @@ def write(path: Path, device: str, results: Sequence[Result], extra: dict[str, A
         **extra,
         "summary": summary(results),
         "rows": [
-            {**asdict(r), "percent_of_copy": {name: r.percent_of_copy(name) for name in r.us}}
+            {
+                **asdict(r),
+                "percent_of_copy": {name: r.percent_of_copy(name) for name in r.us},
+                "percent_of_own_copy": {name: r.percent_of_own_copy(name) for name in r.us},
+            }
             for r in results
         ],
     }

@@ -107,6 +107,24 @@ def test_summary_names_peers_ahead_and_large_rows_short_of_copy() -> None:
     assert not any("fast" in line for line in lines)
 
 
+def test_a_copy_of_the_rows_own_bytes_stands_beside_the_large_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, unknown = _result("slow", 80.0, eager=40.0), _result("unknown", 80.0)
+    slow.own_copy_us = 60.0
+    assert "  slow (bfloat16): 62 % (75 % of a copy of its own bytes)" in report.summary([slow])
+    assert "  unknown (bfloat16): 62 %" in report.summary([unknown])
+    report.print_result(slow, ["ours"])
+    report.print_result(unknown, ["ours"])
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].split()[-2:] == ["60.0", "75"]
+    assert lines[1].split()[-2:] == ["-", "-"]
+    report.write(tmp_path / "figures.json", "none", [slow], {})
+    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert row["own_copy_us"] == 60.0
+    assert row["percent_of_own_copy"] == {"ours": 75.0, "eager": 150.0}
+
+
 def test_geometric_mean_of_nothing_is_nan() -> None:
     assert math.isnan(report.geometric_mean([]))
 
@@ -123,8 +141,9 @@ def test_failing_or_wrong_peer_is_noted_and_left_out() -> None:
 
     others = {**harness.eager_calls(row, inputs, False), "peer": broken, "odd": other}
 
-    def time_all(calls: dict[str, harness.Call]) -> dict[str, float]:
-        return dict.fromkeys([*calls, "copy"], 1.0)
+    def time_all(calls: dict[str, harness.Call], row_bytes: int) -> dict[str, float]:
+        copies = {"copy": 1.0, harness.OWN_COPY: row_bytes / 1000}
+        return {**dict.fromkeys(calls, 1.0), **copies}
 
     result = harness.measure(row, inputs, others, time_all, 1000, lambda: None)
     assert set(result.us) == {"ours", "eager"}
@@ -132,6 +151,8 @@ def test_failing_or_wrong_peer_is_noted_and_left_out() -> None:
     assert result.failed["odd"].startswith("wrong: differs from float64 by ")
     assert result.copy_gb_per_s == 2.0
     assert result.bytes == 3 * 4 * inputs[0].numel()
+    assert result.own_copy_us == result.bytes / 1000
+    assert result.percent_of_own_copy("ours") == pytest.approx(result.bytes / 10)
 
 
 @pytest.mark.parametrize("benchmark", [cpu, gpu], ids=["cpu", "gpu"])
