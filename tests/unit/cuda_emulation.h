@@ -301,6 +301,8 @@ static bool run_grid(dim3 grid, dim3 block, unsigned int blocks, bool backwards,
 }  // namespace emulation
 
 static inline void __syncthreads() { emulation::give_way(emulation::kBlock); }
+// Kernels order their loads by it, and share nothing through it.
+static inline void __syncwarp() {}
 
 // --- clusters and asynchronous copies ---
 

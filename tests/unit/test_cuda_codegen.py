@@ -13,10 +13,12 @@ from cuda_cases import BY_COLUMN, BY_ROW, CASES, POINTWISE, Case, row_schedule
 from cuda_emulator import check, cubin_builder, launch
 
 from fuser_direct.codegen import cuda, interpret
+from fuser_direct.codegen.cuda_body import Body
+from fuser_direct.codegen.cuda_row import moving_loads
 from fuser_direct.codegen.device_library import blocks
 from fuser_direct.enums import DataType as D
 from fuser_direct.ir.kernel import Kernel
-from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow
+from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow, CudaTranspose
 
 
 def _inputs(case: Case, seed: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -126,6 +128,37 @@ def test_block_extents_follow_the_schedule() -> None:
 
 
 # --- meaning that is easy to lose ---
+
+
+def test_loads_for_later_stages_are_issued_before_the_first_reduction() -> None:
+    norm = hand.rmsnorm(D.BFloat16, 1024)
+    text = cuda.emit(norm, row_schedule(8, 64, 1, 2, 3, 1))
+    before, after = text.split("fd_issue_loads();\n", 1)
+    assert all(re.search(rf"\by{n}\[u\] = fd_load", before) for n in _read_once(norm))
+    assert "fd_load" not in after
+    assert "fd_reduce_lanes<" in after
+    assert "fd_issue_loads" not in cuda.emit(hand.softmax(D.Half), row_schedule(8, 64, 1, 2, 2, 1))
+
+
+def _read_once(kernel: Kernel) -> list[int]:
+    """Loads that move along the row and that one stage uses."""
+    loads = [n for each in moving_loads(Body(kernel, 8, (True,) * 3)) for n in each]
+    once = [n for n in loads if loads.count(n) == 1]
+    assert once
+    return once
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if isinstance(case.schedule, CudaRow | CudaTranspose)],
+    ids=lambda c: c.name,
+)
+def test_rows_and_tiles_find_their_place_without_dividing(case: Case) -> None:
+    """By numbers of the call, that is: a division by a constant is a shift or a product."""
+    text = cuda.emit(case.kernel, case.schedule).split('extern "C"')[1]
+    places = [line for line in text.split("\n") if re.search(r"const (u?index_t) \w+ =", line)]
+    assert places
+    assert not [line for line in places if re.search(r"[/%] (?!\d)", line)]
 
 
 def _reduce_row(op: str, dtype: D, values: np.ndarray[Any, Any], schedule: CudaRow) -> Any:

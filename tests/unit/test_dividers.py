@@ -1,4 +1,4 @@
-"""Division by multiplication, as pointwise kernels find the place of a vector."""
+"""Division by multiplication, as kernels find the place of a vector, row or tile."""
 
 from __future__ import annotations
 

@@ -190,6 +190,20 @@ class Body:
 
     # --- indices and addresses ---
 
+    def declare_dividers(self, axes: Iterable[int]) -> None:
+        """Has divisions by the steps along each of `axes` done by multiplication, with numbers that
+        come as launch arguments; `steps` is how many vectors the innermost axis has.
+        """
+        for axis in axes:
+            extent = "steps" if axis == self.innermost else f"(uindex_t)e{axis}"
+            self.dividers[extent] = self.declare_divider(axis)
+
+    def declare_divider(self, axis: int) -> str:
+        """The name of what divides by the steps along `axis`."""
+        factor, shift = f"(uindex_t)e{axis}_factor", f"(uindex_t)e{axis}_shift"
+        self.line(f"const fd_divider<uindex_t> by{axis}({factor}, {shift});")
+        return f"by{axis}"
+
     def decode(
         self,
         source: str,

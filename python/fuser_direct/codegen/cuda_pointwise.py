@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fuser_direct.codegen.cuda_body import Body, points
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.schedulers.dividers import divided_axes, launch_params
@@ -19,7 +17,7 @@ def pointwise_text(kernel: Kernel, schedule: CudaPointwise) -> str:
     body.uniform_values()
     body.flat = frozenset(b for b, is_flat in enumerate(schedule.flat) if is_flat)
     _count_units(body)
-    _declare_dividers(body, divided_axes(kernel, schedule))
+    body.declare_dividers(divided_axes(kernel, schedule))
     step = schedule.threads * schedule.unroll
     first = f"blockIdx.x * (uindex_t){step} + threadIdx.x"
     if schedule.grid_stride:
@@ -44,15 +42,6 @@ def _count_units(body: Body) -> None:
     body.line(
         f"const uindex_t units = {' * '.join([f'(uindex_t)e{a}' for a in axes[:-1]] + ['steps'])};"
     )
-
-
-def _declare_dividers(body: Body, axes: Sequence[int]) -> None:
-    """Has divisions of units by the extents of `axes` done by multiplication."""
-    for axis in axes:
-        extent = "steps" if axis == body.innermost else f"(uindex_t)e{axis}"
-        factor, shift = f"(uindex_t)e{axis}_factor", f"(uindex_t)e{axis}_shift"
-        body.line(f"const fd_divider<uindex_t> by{axis}({factor}, {shift});")
-        body.dividers[extent] = f"by{axis}"
 
 
 def _tile(body: Body, schedule: CudaPointwise) -> None:

@@ -18,7 +18,6 @@ from fuser_direct.codegen.cuda_reduction import (
     accumulate,
     begin_buffers,
     declare_accumulator,
-    declare_dividers,
     declare_lanes,
     needs_index,
     points_range,
@@ -26,6 +25,7 @@ from fuser_direct.codegen.cuda_reduction import (
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
 from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
+from fuser_direct.schedulers.dividers import launch_params
 from fuser_direct.schedulers.schedule import CudaRow
 
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
@@ -45,6 +45,7 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     partial results.
     """
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
+    body.params = launch_params(kernel, schedule)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
     body.uniform_values()
@@ -55,7 +56,7 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
         body.declare_policy()
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
-    declare_dividers(body)
+    body.declare_dividers(kernel.reduction_axes[1:])
     body.outer_values(kernel.prologue, ())
     walk = _Walk(body, schedule, exchange)
     walk.hold()
@@ -140,6 +141,7 @@ def _begin_row(body: Body, schedule: CudaRow) -> None:
         body.line("const bool active = wanted < rows;")
         body.line("const uindex_t row = active ? wanted : rows - 1;")
     body.index.update({axis: f"i{axis}" for axis in axes})
+    body.declare_dividers(axes[1:])
     body.decode("row", axes, {})
     begin_buffers(body, axes)
 
@@ -207,6 +209,9 @@ class _Walk:
                 self._load_to_registers(self.held, "h", part)
         if self.early:
             self._load_to_registers(self.early, "y", _Part(False, 0, self.count))
+        row_loads = [n for n in self.kernel.prologue if self.body.is_plain_load(n)]
+        if self.parts and (self.early or row_loads):
+            self.body.line("fd_issue_loads();")
 
     def _load_to_registers(self, loads: Sequence[int], letter: str, part: _Part) -> None:
         body = self.body

@@ -65,7 +65,9 @@ class _Tile(TransposeTile):
     def emit(self) -> None:
         """All lines of the kernel."""
         body = self.body
-        self._place()
+        self.place_block()
+        tile = self.schedule.tile
+        body.line(f"const uindex_t x = threadIdx.x % {tile}, y = threadIdx.x / {tile};")
         self._declare_tiles()
         for n in self.direct_loads:
             body.line(f"fd_pack<{body.load_words(n)}> p{n}[{self.per_thread}];")
@@ -87,25 +89,6 @@ class _Tile(TransposeTile):
                 for s in self.turned_stores:
                     target = body.address(s.buffer, self.axes)
                     body.line(f"*({target}) = {self._slot(s.buffer, 'slow', 'fast')};")
-
-    def _place(self) -> None:
-        """Declares the block's tile: its first indices along both axes, and the indices along
-        further axes.
-        """
-        body, tile = self.body, self.schedule.tile
-        for axis in (self.other, self.inner):
-            body.line(f"const uindex_t tiles{axis} = ((uindex_t)e{axis} + {tile - 1}) / {tile};")
-        outputs = [b for b, buffer in enumerate(self.kernel.buffers) if buffer.is_output]
-        fast, slow = (
-            (self.other, self.inner) if self._is_turned(outputs[0]) else (self.inner, self.other)
-        )
-        further = [a for a in self.axes if a not in (self.other, self.inner)]
-        for axis in self.axes:
-            body.index[axis] = f"i{axis}" if axis in further else f"tile{axis}"
-        extents = {fast: f"tiles{fast}", slow: f"tiles{slow}"}
-        body.line("const uindex_t block = blockIdx.x;")
-        body.decode("block", (*further, slow, fast), extents)
-        body.line(f"const uindex_t x = threadIdx.x % {tile}, y = threadIdx.x / {tile};")
 
     def _declare_tiles(self) -> None:
         turned = [b for b, is_turned in enumerate(self.schedule.along_other) if is_turned]
@@ -136,7 +119,7 @@ class _Tile(TransposeTile):
             body.line(f"const uindex_t fast = x, slow = y + u * {self.schedule.threads // tile};")
             outside = dict(body.index)
             for axis, place in ((fast, "fast"), (slow, "slow")):
-                body.line(f"const index_t i{axis} = tile{axis} * {tile} + {place};")
+                body.line(f"const index_t i{axis} = tile{axis} + {place};")
                 body.index[axis] = f"i{axis}"
             with body.block(f"if (i{fast} < e{fast} && i{slow} < e{slow})"):
                 yield

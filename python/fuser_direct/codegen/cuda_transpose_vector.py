@@ -60,7 +60,8 @@ class _Tile(TransposeTile):
     def emit(self) -> None:
         """All lines of the kernel."""
         body, across = self.body, self.schedule.across
-        self._place()
+        self.place_block()
+        body.line("const int thread = threadIdx.x;")
         self._declare_tiles()
         for n in self.turned_loads:
             words = expr.words(body.load_dtype(n), across)
@@ -85,27 +86,6 @@ class _Tile(TransposeTile):
             with self._turned_vectors():
                 for s in self.turned_stores:
                     self._write_across(s.buffer)
-
-    def _place(self) -> None:
-        """Declares the block's tile: its numbers along both axes, and the indices along further
-        axes.
-        """
-        body, tile = self.body, self.schedule.tile
-        for axis in (self.other, self.inner):
-            body.line(f"const uindex_t tiles{axis} = ((uindex_t)e{axis} + {tile - 1}) / {tile};")
-        outputs = [b for b, buffer in enumerate(self.kernel.buffers) if buffer.is_output]
-        is_turned = self._is_turned(outputs[0])
-        fast, slow = (self.other, self.inner) if is_turned else (self.inner, self.other)
-        further = [a for a in self.axes if a not in (self.other, self.inner)]
-        rest = "blockIdx.x"
-        for axis in (fast, slow):
-            body.line(f"const index_t tile{axis} = {rest} % tiles{axis} * {tile};")
-            body.line(f"const uindex_t after{axis} = {rest} / tiles{axis};")
-            rest = f"after{axis}"
-        for axis in further:
-            body.index[axis] = f"i{axis}"
-        body.decode(rest, further, {})
-        body.line("const int thread = threadIdx.x;")
 
     def _declare_tiles(self) -> None:
         self.body.declare_shared(shared_bytes(self.kernel, self.schedule))

@@ -163,6 +163,11 @@ __device__ __forceinline__ void fd_barrier_wait(unsigned long long* barrier) {
   } while (!is_open);
 }
 
+//- fd_issue_loads
+// Loads that stand above are under way before anything below is waited for: accesses to memory don't
+// move over a barrier. Without one the assembler puts a load near its use, behind a wait for others.
+__device__ __forceinline__ void fd_issue_loads() { __syncwarp(); }
+
 //- fd_keep_index
 // Hides where an index came from, so that what was computed from it is computed again instead of
 // staying in registers. A lane gets its own value from the shuffle, which the assembler doesn't see
