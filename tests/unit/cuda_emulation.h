@@ -115,7 +115,12 @@ static inline float fd_min_float(float a, float b) {
   return a < b ? a : b;
 }
 static inline float fd_exp2_approx(float x) { return exp2f(x); }
+static inline float fd_log2_approx(float x) { return log2f(x); }
 static inline float fd_reciprocal_approx(float x) { return 1.0f / x; }
+static inline float fd_reciprocal_flushed(float x) {
+  const float r = 1.0f / x;
+  return fabsf(r) < 1.17549435e-38f ? copysignf(0.0f, r) : r;
+}
 static inline float fd_div_approx(float a, float b) { return a / b; }
 template <class Pack>
 static inline void fd_keep(Pack&) {}

@@ -162,13 +162,38 @@ def test_fast_erf_is_within_its_stated_error() -> None:
 
 
 def test_fast_tanh_is_within_its_stated_error() -> None:
-    two, one, scale, _, third, edge = _fast("fd_tanh")
-    x = _floats(30.0)
-    a = np.abs(x)
-    power = np.exp2((a * scale).astype(np.float64)).astype(np.float32)
+    scale, two, one, _, third, _, edge = _fast("fd_tanh")
+    x = np.concatenate([_floats(30.0), np.float32([-0.0, np.inf, -np.inf])])
+    with np.errstate(over="ignore"):
+        power = np.exp2((x * scale).astype(np.float64)).astype(np.float32)
     far = _fma(two, np.float32(1) / (one + power), one)
-    got = np.copysign(np.where(a < edge, _fma(a * a, a * third, a), far), x)
-    assert _relative(got, np.tanh(x.astype(np.float64))) < 5e-6
+    near = np.full_like(x, 0)
+    small = np.abs(x) < edge
+    near[small] = x[small] * _fma(x[small] * x[small], third, one)
+    got = np.where(small, near, far)
+    want = np.tanh(x.astype(np.float64))
+    assert _relative(got[want != 0], want[want != 0]) < 5e-6
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize("name", ["log", "log1p"])
+def test_fast_logarithms_are_within_their_stated_error(name: str) -> None:
+    third, half, edge, log_2, one, _ = _fast(f"fd_{name}")
+    near_1 = np.linspace(-0.9, 2.0, 40001)
+    if name == "log":
+        x = np.concatenate([np.geomspace(1e-38, 3e38, 40001), 1.0 + near_1]).astype(np.float32)
+        t, want = x - one, np.log(x.astype(np.float64))
+    else:
+        t = np.concatenate([np.geomspace(1e-8, 3e38, 40001), near_1]).astype(np.float32)
+        x, want = one + t, np.log1p(t.astype(np.float64))
+    exact = np.log2(x.astype(np.float64))
+    near = _fma(np.minimum(t, 1) ** 2, _fma(np.minimum(t, 1), third, half), t)
+    # What PTX promises of lg2.approx.
+    for error in (2.0**-22, -(2.0**-22)):
+        off = np.where((x > 0.5) & (x < 2.0), exact + error, exact * (1 + error))
+        got = np.where(np.abs(t) < edge, near, off.astype(np.float32) * log_2)
+        assert _relative(got[want != 0], want[want != 0]) < 2e-5
+        assert not got[want == 0].any()
 
 
 def test_fast_exp_is_within_its_stated_error() -> None:

@@ -3,16 +3,27 @@
 // against exact arithmetic, over all floats unless said otherwise; the least rounding of a result
 // to half is 4.9e-4 relative.
 
-//- fd_exp2_approx fd_reciprocal_approx fd_div_approx [half]
-// Error 2 units in the last place each; ex2 flushes denormals.
+//- fd_exp2_approx fd_log2_approx fd_reciprocal_approx fd_reciprocal_flushed fd_div_approx [half]
+// Error 2 units in the last place each, of lg2 2^-22 near 1; ex2 and the flushed reciprocal take and
+// give 0 for denormals, and infinity from 2^-126 down, which saves the latter seven instructions.
 __device__ __forceinline__ float fd_exp2_approx(float x) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float fd_log2_approx(float x) {
+  float r;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float fd_reciprocal_approx(float x) {
   float r;
   asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float fd_reciprocal_flushed(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
 __device__ __forceinline__ float fd_div_approx(float a, float b) {
@@ -26,19 +37,29 @@ __device__ __forceinline__ float fd_div_approx(float a, float b) {
 __device__ __forceinline__ float fd_exp(float x) { return fd_exp2_approx(x * 1.44269504f); }
 
 //- fd_sigmoid [half]
-// Relative error below 1e-5 where the result is a normal number.
+// Relative error below 1e-5 where the result is a normal number; 0 where it is not.
 __device__ __forceinline__ float fd_sigmoid(float x) {
-  return fd_reciprocal_approx(1.0f + fd_exp2_approx(x * -1.44269504f));
+  return fd_reciprocal_flushed(1.0f + fd_exp2_approx(x * -1.44269504f));
 }
 
 //- fd_tanh [half]
-// 1 - 2 / (e^2|x| + 1), and x - x^3 / 3 near 0: relative error below 5e-6.
+// 1 - 2 / (e^2x + 1), and x (1 - x^2 / 3) near 0: relative error below 5e-6.
 __device__ __forceinline__ float fd_tanh(float x) {
-  const float a = fabsf(x);
-  const float far = fmaf(-2.0f, fd_reciprocal_approx(1.0f + fd_exp2_approx(a * 2.88539008f)), 1.0f);
-  const float near = fmaf(a * a, a * -0.333333333f, a);
-  return copysignf(a < 0.0625f ? near : far, x);
+  const float power = fd_exp2_approx(x * 2.88539008f);
+  const float far = fmaf(-2.0f, fd_reciprocal_flushed(1.0f + power), 1.0f);
+  const float near = x * fmaf(x * x, -0.333333333f, 1.0f);
+  return fabsf(x) < 0.0625f ? near : far;
 }
+
+//- fd_log fd_log1p [half]
+// The logarithm of x = 1 + t: log2(x) log 2, and t - t^2 / 2 + t^3 / 3 where t is small. Relative
+// error below 2e-5.
+__device__ __forceinline__ float fd_log_of(float x, float t) {
+  const float near = fmaf(t * t, fmaf(t, 0.333333333f, -0.5f), t);
+  return fabsf(t) < 0.03125f ? near : fd_log2_approx(x) * 0.693147181f;
+}
+__device__ __forceinline__ float fd_log(float x) { return fd_log_of(x, x - 1.0f); }
+__device__ __forceinline__ float fd_log1p(float x) { return fd_log_of(1.0f + x, x); }
 
 //- fd_erf [half]
 // 1 - 2^(a p(a)) for a = |x|, with p a polynomial fitted to log2(erfc(a)) / a on [0, 4] by weighted

@@ -223,13 +223,6 @@ __device__ __forceinline__ T fd_frac(T x) {
   return x - trunc(x);
 }
 
-//- fd_relu
-// Written so that NaN passes.
-template <class T>
-__device__ __forceinline__ T fd_relu(T x) {
-  return x <= T(0) ? T(0) : x;
-}
-
 //- fd_silu
 template <class T>
 __device__ __forceinline__ T fd_silu(T x) {
@@ -393,6 +386,14 @@ __device__ __forceinline__ float fd_min_float(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
+
+//- fd_relu
+// Written so that NaN passes.
+template <class T>
+__device__ __forceinline__ T fd_relu(T x) {
+  return x <= T(0) ? T(0) : x;
+}
+__device__ __forceinline__ float fd_relu(float x) { return fd_max_float(x, 0.0f); }
 
 //- fd_maximum
 template <class T>
