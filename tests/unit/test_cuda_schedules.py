@@ -141,6 +141,17 @@ def test_few_long_rows_are_spread_over_the_sms() -> None:
     assert _row(_softmax(1, 16384), A100).cluster == 1
 
 
+def test_rows_that_are_all_under_way_at_once_share_more_threads() -> None:
+    small, large = _row(_softmax(512, 1024), H200), _row(_softmax(32768, 1024), H200)
+    assert (small.threads, small.rows_per_block, small.persistent) == (128, 1, 1)
+    assert (large.threads, large.rows_per_block, large.persistent) == (32, 4, 4)
+    between = _row(_softmax(1024, 1000), H200)
+    assert (between.threads, between.persistent) == (128, 1)
+    # 132 * 1024 threads are 1056 rows' worth of 128.
+    assert _row(_softmax(1057, 1000), H200).threads == 64
+    assert _row(_softmax(512, 1024), SMALL).threads == 32
+
+
 def test_a_reason_names_where_the_row_is_held() -> None:
     assert "8 vectors a thread in shared memory" in _schedule(_softmax(4096, 65536), H200).reason
     assert "cluster of 2 blocks" in _schedule(_softmax(4096, 131072), H200).reason
@@ -210,6 +221,12 @@ def test_transpose_schedules_share_a_tile_evenly(
     assert schedule.vector % piece == 0
 
 
+def test_threads_of_few_tiles_move_one_vector_each() -> None:
+    schedule = _schedule(_turned(D.BFloat16, 512, 1024), H200).schedule
+    assert isinstance(schedule, CudaTranspose)
+    assert (schedule.tile, schedule.threads, schedule.across) == (32, 128, 8)
+
+
 def test_large_transposes_move_vectors_on_both_sides() -> None:
     schedule = _schedule(_turned(D.BFloat16, 8192, 16384), H200).schedule
     assert isinstance(schedule, CudaTranspose)
@@ -266,6 +283,25 @@ def test_short_vectors_keep_as_many_bytes_in_flight() -> None:
         return schedule.unroll
 
     assert [unroll(n) for n in (64, 68, 66, 65)] == [1, 2, 4, 4]
+
+
+def _bias_gelu(rows: int, columns: int, dtype: D = D.BFloat16) -> CudaPointwise:
+    strides = ((columns, 1), (0, 1), (columns, 1))
+    schedule = _schedule(_lowered(hand.bias_gelu(dtype), (rows, columns), strides), H200).schedule
+    assert isinstance(schedule, CudaPointwise)
+    return schedule
+
+
+def test_expensive_math_on_little_data_is_short_code() -> None:
+    vectors = {n: _bias_gelu(n, 1024) for n in (4, 256, 512, 2048, 65536)}
+    assert {n: (s.vector, s.unroll) for n, s in vectors.items()} == {
+        4: (2, 1),
+        256: (2, 1),
+        512: (4, 1),
+        2048: (8, 1),
+        65536: (8, 2),
+    }
+    assert (_bias_gelu(4, 1024, D.Double).vector, _bias_gelu(4, 1024, D.Float).vector) == (1, 1)
 
 
 def _channels(dtype: D, images: int, channels: int, pixels: int) -> Lowered:

@@ -23,6 +23,10 @@ from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, index_bits, v
 # the L2's size. On an H200: swiglu of 1.4 GB 326 us, 322.5 with it; a concatenation of 0.5 GB 126,
 # 123; four kernels of 0.8 GB in a chain without a flush 630, 625; of 67 MB 17.6, 18.
 EVICT_LAST_FROM_L2S = 2
+# Threads an SM that hide latency.
+_BUSY_THREADS = 512
+# What an access moves at least where a kernel is small.
+_LEAST_ACCESS_BYTES = 4
 
 
 class CudaPointwiseScheduler:
@@ -44,6 +48,8 @@ class CudaPointwiseScheduler:
         most = _most_elements(lowered)
         vector, vectorized = vectorization(lowered, most=most)
         heavy = heavy_ops(lowered) > 0
+        if heavy and (short := _short_code(lowered, vector, device)) < vector:
+            vector, vectorized = vectorization(lowered, most=short)
         threads = 128 if heavy else 256
         unroll = 2 if heavy else 1
         # Short vectors: as many bytes in flight as one of 16 bytes, within reason (H200, a copy of
@@ -52,7 +58,8 @@ class CudaPointwiseScheduler:
         unroll = max(unroll, min(4, 16 // (vector * widest)))
         units = lowered.rows // vector
         unroll = min(unroll, most // vector)
-        if units < device.sm_count * threads * unroll:
+        one_wave = device.max_threads_per_sm if heavy else threads * unroll
+        if units < device.sm_count * one_wave:
             unroll = 1
         threads = fixed_threads(constraints, threads)
         blocks = max(ceil_div(units, threads * unroll), 1)
@@ -91,6 +98,21 @@ def _most_elements(lowered: Lowered) -> int:
     """
     elements = 32
     while elements > 1 and elements * len(lowered.kernel.nodes) > _MAX_OPS:
+        elements //= 2
+    return elements
+
+
+def _short_code(lowered: Lowered, elements: int, device: CudaDevice) -> int:
+    """Elements a thread of expensive math: fewer while the machine has threads for them. Code is
+    fetched from memory by every SM before it runs (H200, bf16, 512x1024, a chain of a logarithm, a
+    tanh and a sigmoid: 6.6 us by two vectors of 8 a thread, 5.7 by one, 5.3 by one of 4).
+    """
+    widest = max(INFO[a.operand.dtype].itemsize_bytes for a in lowered.arguments)
+    while (
+        elements > 1
+        and elements * widest > _LEAST_ACCESS_BYTES
+        and lowered.rows < device.sm_count * _BUSY_THREADS * elements
+    ):
         elements //= 2
     return elements
 
