@@ -20,8 +20,8 @@ _SHARED_BYTES = 48 << 10
 # A tile of vectors: two lines a row, so that both sides move whole lines for every type of up to
 # four bytes.
 _ROW_BYTES = 256
-# What a thread of it moves on each side; and where tiles are few, since a thread's accesses are code
-# of their own (H200, 2 MB of bf16 in tiles of 32: 4.4 us with 16 bytes a thread, 4.55 with 32).
+# What a thread of it moves on each side; and where tiles are few, since a thread's accesses are
+# code of their own (H200, 2 MB of bf16 in tiles of 32: 4.4 us by 16 bytes a thread, 4.55 by 32).
 _THREAD_BYTES = 64
 _LEAST_THREAD_BYTES = 16
 # Threads an SM that hide latency.
