@@ -130,6 +130,7 @@ static inline void fd_launch_next() {}
 template <class Index>
 static inline void fd_keep_index(Index&) {}
 static inline unsigned long long fd_keep_in_l2() { return 42; }
+static inline unsigned long long fd_leave_l2_first() { return 42; }
 static inline uint4 fd_load_16(const void* p, unsigned long long) { return *(const uint4*)p; }
 static inline uint2 fd_load_8(const void* p, unsigned long long) { return *(const uint2*)p; }
 static inline unsigned int fd_load_4(const void* p, unsigned long long) {

@@ -132,12 +132,14 @@ def test_block_extents_follow_the_schedule() -> None:
 
 def test_loads_for_later_stages_are_issued_before_the_first_reduction() -> None:
     norm = hand.rmsnorm(D.BFloat16, 1024)
-    text = cuda.emit(norm, row_schedule(8, 64, 1, 2, 3, 1))
+    text = cuda.emit(norm, row_schedule(8, 64, 1, 2, 3, 1, loads_first=True))
     before, after = text.split("fd_issue_loads();\n", 1)
     assert all(re.search(rf"\by{n}\[u\] = fd_load", before) for n in _read_once(norm))
     assert "fd_load" not in after
     assert "fd_reduce_lanes<" in after
-    assert "fd_issue_loads" not in cuda.emit(hand.softmax(D.Half), row_schedule(8, 64, 1, 2, 2, 1))
+    assert "fd_issue_loads" not in cuda.emit(norm, row_schedule(8, 64, 1, 2, 3, 1))
+    alone = row_schedule(8, 64, 1, 2, 2, 1, loads_first=True)
+    assert "fd_issue_loads" not in cuda.emit(hand.softmax(D.Half), alone)
 
 
 def _read_once(kernel: Kernel) -> list[int]:

@@ -22,7 +22,7 @@ from fuser_direct.lowering.canonical import Argument, Lowered
 from fuser_direct.lowering.graph import Operand
 from fuser_direct.schedulers import choose, cuda_row
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
-from fuser_direct.schedulers.schedule import CudaPointwise, CudaRow, CudaTranspose
+from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow, CudaTranspose
 
 H200 = CudaDevice("sm_90a", 132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10)
 A100 = CudaDevice("sm_80", 108, shared_per_block_bytes=163 << 10)
@@ -232,6 +232,11 @@ def test_large_transposes_move_vectors_on_both_sides() -> None:
     assert isinstance(schedule, CudaTranspose)
     assert (schedule.tile, schedule.threads) == (128, 512)
     assert (schedule.vector, schedule.across) == (8, 8)
+    few = _schedule(_turned(D.BFloat16, 4096, 4096), H200).schedule
+    uneven = _schedule(_turned(D.BFloat16, 784, 65536), H200).schedule
+    assert isinstance(few, CudaTranspose)
+    assert isinstance(uneven, CudaTranspose)
+    assert (few.tile, few.threads) == (uneven.tile, uneven.threads) == (64, 128)
     misaligned = _schedule(_turned(D.BFloat16, 8192, 16384, (2, 64)), H200).schedule
     assert isinstance(misaligned, CudaTranspose)
     assert misaligned.vector == 1
@@ -293,12 +298,13 @@ def _bias_gelu(rows: int, columns: int, dtype: D = D.BFloat16) -> CudaPointwise:
 
 
 def test_expensive_math_on_little_data_is_short_code() -> None:
-    vectors = {n: _bias_gelu(n, 1024) for n in (4, 256, 512, 2048, 65536)}
+    vectors = {n: _bias_gelu(n, 1024) for n in (4, 256, 512, 2048, 16384, 65536)}
     assert {n: (s.vector, s.unroll) for n, s in vectors.items()} == {
         4: (2, 1),
         256: (2, 1),
         512: (4, 1),
         2048: (8, 1),
+        16384: (8, 1),
         65536: (8, 2),
     }
     assert (_bias_gelu(4, 1024, D.Double).vector, _bias_gelu(4, 1024, D.Float).vector) == (1, 1)
@@ -335,8 +341,8 @@ def test_pointwise_kernels_keep_inputs_in_l2_from_a_size_on() -> None:
         assert isinstance(schedule, CudaPointwise)
         return schedule.evict_last
 
-    # 4 bytes a point, and twice the L2.
-    enough = 2 * H200.l2_bytes // 4 // 4096
+    # 4 bytes a point, and one and a half times the L2.
+    enough = 3 * H200.l2_bytes // 2 // 4 // 4096
     assert not keeps(enough)
     assert keeps(enough + 8)
 
@@ -346,6 +352,38 @@ def test_only_held_rows_are_kept_in_l2() -> None:
     row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
     assert not _row(_lowered(row_sum, (4096, 16384), ((16384, 1), (1, 0))), H200).evict_last
     assert _row(_channels(D.BFloat16, 256, 256, 784), A100).cluster == 1
+
+
+def test_large_inputs_that_are_read_once_leave_the_l2_first() -> None:
+    row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
+
+    def summed(rows: int) -> CudaRow:
+        return _row(_lowered(row_sum, (rows, 4096), ((4096, 1), (1, 0))), H200)
+
+    # Half the L2 is 3200 rows' worth.
+    assert [summed(rows).evict_first for rows in (3199, 3201)] == [False, True]
+    assert not summed(3201).evict_last
+    assert not _row(_softmax(16384, 4096), H200).evict_first
+    columns = hand.reduction("sum", D.BFloat16, ("r", "i"), "d1", "01")
+    split = choose.parts(_lowered(columns, (16384, 8192), ((8192, 1), (0, 1))), H200)
+    schedules = [_schedule(part, H200).schedule for part in split]
+    assert all(isinstance(schedule, CudaColumn) for schedule in schedules)
+    assert [s.evict_first for s in schedules if isinstance(s, CudaColumn)] == [True, False]
+
+
+def test_rows_that_are_read_once_share_two_vectors_a_thread() -> None:
+    row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
+    schedule = _row(_lowered(row_sum, (16384, 8192), ((8192, 1), (1, 0))), H200)
+    assert (schedule.threads, schedule.unroll) == (512, 2)
+
+
+def test_weights_of_many_rows_are_asked_for_with_the_row() -> None:
+    def norm(rows: int) -> CudaRow:
+        strides = ((4096, 1), (0, 1), (4096, 1))
+        return _row(_lowered(hand.rmsnorm(D.BFloat16, 4096), (rows, 4096), strides), H200)
+
+    assert norm(16384).loads_first
+    assert not norm(128).loads_first
 
 
 def test_scheduled_channels_do_what_they_mean() -> None:

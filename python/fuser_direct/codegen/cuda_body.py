@@ -116,11 +116,12 @@ class Body:
         elif size_bytes:
             self.line(f"__shared__ __align__(16) unsigned char shared[{size_bytes}];")
 
-    def declare_policy(self) -> None:
-        """Has loads of buffers that are read once keep their lines in L2."""
+    def declare_policy(self, keep: bool = True) -> None:
+        """Has loads of buffers that are read once keep their lines in L2, or leave it first."""
         streamed = (b for b in range(len(self.kernel.buffers)) if is_streamed(self.kernel, b))
         self.under_policy = frozenset(streamed)
-        self.line("const unsigned long long policy = fd_keep_in_l2();")
+        policy = "fd_keep_in_l2" if keep else "fd_leave_l2_first"
+        self.line(f"const unsigned long long policy = {policy}();")
 
     def text(self, threads: int, index_bits: int, blocks_per_sm: int = 0) -> str:
         """The whole kernel function, without device functions.

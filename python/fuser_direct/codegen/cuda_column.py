@@ -33,8 +33,8 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
-    if schedule.evict_last:
-        body.declare_policy()
+    if schedule.evict_last or schedule.evict_first:
+        body.declare_policy(keep=schedule.evict_last)
     body.uniform_values()
     _begin_columns(body, schedule)
     points_range(body, 1, "active")

@@ -52,8 +52,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     exchange = Exchange(body, schedule)
     exchange.begin()
     _begin_row(body, schedule)
-    if schedule.evict_last:
-        body.declare_policy()
+    if schedule.evict_last or schedule.evict_first:
+        body.declare_policy(keep=schedule.evict_last)
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     body.declare_dividers(kernel.reduction_axes[1:])
@@ -209,9 +209,8 @@ class _Walk:
                 self._load_to_registers(self.held, "h", part)
         if self.early:
             self._load_to_registers(self.early, "y", _Part(False, 0, self.count))
-        row_loads = [n for n in self.kernel.prologue if self.body.is_plain_load(n)]
-        if self.parts and (self.early or row_loads):
-            self.body.line("fd_issue_loads();")
+            if self.schedule.loads_first:
+                self.body.line("fd_issue_loads();")
 
     def _load_to_registers(self, loads: Sequence[int], letter: str, part: _Part) -> None:
         body = self.body

@@ -21,8 +21,13 @@ from fuser_direct.schedulers.vectorize import ceil_div, heavy_ops, index_bits, v
 
 # Inputs are read under the L2 policy "evict last" by kernels that move more than this many times
 # the L2's size. On an H200: swiglu of 1.4 GB 326 us, 322.5 with it; a concatenation of 0.5 GB 126,
-# 123; four kernels of 0.8 GB in a chain without a flush 630, 625; of 67 MB 17.6, 18.
-EVICT_LAST_FROM_L2S = 2
+# 123; four kernels of 0.8 GB in a chain without a flush 630, 625; of 117 MB 31.8, 31.5; of 101 MB
+# 27.9, 27.6; of 67 MB 19.2, 19.95.
+EVICT_LAST_FROM_L2S = 1.5
+# Waves of the machine's threads from which two vectors a thread are worth their length where math
+# is expensive (H200: a gelu of 134 million 251 us by two, 270 by one; a chain of 17 million 30.9
+# and 29.6).
+_LONG_WAVES = 16
 # Threads an SM that hide latency.
 _BUSY_THREADS = 512
 # What an access moves at least where a kernel is small.
@@ -50,7 +55,9 @@ class CudaPointwiseScheduler:
         heavy = heavy_ops(lowered) > 0
         if heavy and (short := _short_code(lowered, vector, device)) < vector:
             vector, vectorized = vectorization(lowered, most=short)
-        threads = 128 if heavy else 256
+        flat = _flat(lowered)
+        # Rotary embedding, of 32 registers: 130.9 us by 128 threads, 133.3 by 256 (H200).
+        threads = 256 if all(flat) and not heavy else 128
         unroll = 2 if heavy else 1
         # Short vectors: as many bytes in flight as one of 16 bytes, within reason (H200, a copy of
         # 512 MiB: 255 us by 16, 2 x 8 or 4 x 4 bytes, 283 by 8, 395 by 4).
@@ -58,8 +65,8 @@ class CudaPointwiseScheduler:
         unroll = max(unroll, min(4, 16 // (vector * widest)))
         units = lowered.rows // vector
         unroll = min(unroll, most // vector)
-        one_wave = device.max_threads_per_sm if heavy else threads * unroll
-        if units < device.sm_count * one_wave:
+        least = _LONG_WAVES * device.max_threads_per_sm if heavy else threads * unroll
+        if units < device.sm_count * least:
             unroll = 1
         threads = fixed_threads(constraints, threads)
         blocks = max(ceil_div(units, threads * unroll), 1)
@@ -71,7 +78,7 @@ class CudaPointwiseScheduler:
             vectorized,
             index_bits(lowered),
             is_strided,
-            _flat(lowered),
+            flat,
             uniform_nodes(lowered, vector),
             _moved_bytes(lowered) > EVICT_LAST_FROM_L2S * device.l2_bytes,
         )

@@ -76,6 +76,9 @@ class CudaRow:
     follows: whether it waits at its start for the kernel before it, so that it can be launched
     early (sm_90); leads: whether it lets the kernel after it be launched when its first walk ends.
     uniform: as in `CudaPointwise`.
+    loads_first: whether loads that later stages need are under way before the first one waits.
+    evict_first: whether the L2 may let go first of what loads of buffers that are read once bring
+    in (sm_80).
     """
 
     vector: int
@@ -95,6 +98,8 @@ class CudaRow:
     leads: bool = False
     uniform: tuple[int, ...] = ()
     sends: bool = False
+    loads_first: bool = False
+    evict_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,8 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads, evict_last: as in `CudaRow`. uniform: as in `CudaPointwise`.
+    extent. follows, leads, evict_last, evict_first: as in `CudaRow`. uniform: as in
+    `CudaPointwise`.
     """
 
     vector: int
@@ -144,6 +150,7 @@ class CudaColumn:
     leads: bool = False
     uniform: tuple[int, ...] = ()
     evict_last: bool = False
+    evict_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,14 @@ __device__ __forceinline__ unsigned long long fd_keep_in_l2() {
   return policy;
 }
 
+//- fd_leave_l2_first
+// A cache policy for loads: lines leave L2 before others.
+__device__ __forceinline__ unsigned long long fd_leave_l2_first() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 //- fd_load_16 fd_load_8 fd_load_4
 // 16, 8 or 4 aligned bytes under a cache policy.
 __device__ __forceinline__ uint4 fd_load_16(const void* p, unsigned long long policy) {
