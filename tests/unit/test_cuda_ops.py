@@ -14,7 +14,6 @@ from cuda_emulator import TOLERANCE, check, cubin_builder, launch
 
 from fuser_direct.codegen import cuda, interpret
 from fuser_direct.codegen.device_library import blocks
-from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType as D
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.ops.samples import sample
@@ -131,7 +130,7 @@ def test_casts_between_all_dtypes() -> None:
 
 def _fast(name: str) -> list[np.float32]:
     """The float constants of a function in fast_math.cuh, in order."""
-    block = next(b for b in blocks() if name in b.names and b.tag == "half")
+    block = next(b for b in blocks() if name in b.names)
     return [np.float32(c) for c in re.findall(r"(-?\d+\.\d+)f", block.text)]
 
 
@@ -149,7 +148,7 @@ def _floats(high: float) -> Any:
 
 
 def test_fast_erf_is_within_its_stated_error() -> None:
-    c4, c3, c2, c1, c0, one, edge, slope = _fast("fd_erf")
+    c4, c3, c2, c1, c0, one, edge, slope = _fast("fd_half_erf")
     x = _floats(30.0)
     a = np.abs(x)
     p = _fma(_fma(_fma(_fma(a, c4, c3), a, c2), a, c1), a, c0)
@@ -162,7 +161,7 @@ def test_fast_erf_is_within_its_stated_error() -> None:
 
 
 def test_fast_tanh_is_within_its_stated_error() -> None:
-    scale, two, one, _, third, _, edge = _fast("fd_tanh")
+    scale, two, one, _, third, _, edge = _fast("fd_half_tanh")
     x = np.concatenate([_floats(30.0), np.float32([-0.0, np.inf, -np.inf])])
     with np.errstate(over="ignore"):
         power = np.exp2((x * scale).astype(np.float64)).astype(np.float32)
@@ -178,7 +177,7 @@ def test_fast_tanh_is_within_its_stated_error() -> None:
 
 @pytest.mark.parametrize("name", ["log", "log1p"])
 def test_fast_logarithms_are_within_their_stated_error(name: str) -> None:
-    third, half, edge, log_2, one, _ = _fast(f"fd_{name}")
+    third, half, edge, log_2, one, _ = _fast(f"fd_half_{name}")
     near_1 = np.linspace(-0.9, 2.0, 40001)
     if name == "log":
         x = np.concatenate([np.geomspace(1e-38, 3e38, 40001), 1.0 + near_1]).astype(np.float32)
@@ -197,26 +196,7 @@ def test_fast_logarithms_are_within_their_stated_error(name: str) -> None:
 
 
 def test_fast_exp_is_within_its_stated_error() -> None:
-    (scale,) = _fast("fd_exp")
+    (scale,) = _fast("fd_half_exp")
     x = _floats(87.0)
     got = np.exp2((x * scale).astype(np.float64))
     assert _relative(got, np.exp(x.astype(np.float64))) < 1e-5
-
-
-def test_fast_math_needs_half_memory_and_no_steps() -> None:
-    assert cuda.fast_half_math(hand.bias_gelu(D.BFloat16))
-    assert not cuda.fast_half_math(hand.bias_gelu(D.Float))
-    b = hand.Builder(("i",))
-    x, y = b.buffer(D.Half, "1"), b.buffer(D.Half, "1", is_output=True)
-    value = b.load(x)
-    out = b.cast(b.node("floor", D.Float, b.node("div", D.Float, value, b.const(3.0))), D.Half)
-    assert not cuda.fast_half_math(
-        b.kernel("stepped", [hand.stage(range(out + 1), stores=[(y, out)])])
-    )
-
-
-@pytest.mark.parametrize("dtype", [D.Half, D.BFloat16], ids=lambda d: INFO[d].native)
-def test_fast_forms_are_used_for_half_kernels(dtype: D) -> None:
-    assert "fd_exp2_approx" in cuda.emit(
-        hand.bias_gelu(dtype), CudaPointwise(8, 1, 128, (True,) * 3)
-    )

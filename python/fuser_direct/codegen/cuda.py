@@ -16,11 +16,10 @@ from fuser_direct.codegen import (
     cuda_row,
     cuda_transpose,
 )
-from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import STATIC_SHARED_BYTES
 from fuser_direct.codegen.cuda_pointwise import pointwise_text
 from fuser_direct.codegen.device_library import paste
-from fuser_direct.dtypes import INFO, is_complex, is_floating
+from fuser_direct.dtypes import is_complex
 from fuser_direct.ir.kernel import Kernel
 from fuser_direct.schedulers.schedule import (
     CudaColumn,
@@ -92,17 +91,4 @@ def _function(kernel: Kernel, schedule: CudaSchedule) -> str:
 
 def _tags(kernel: Kernel) -> tuple[str, ...]:
     dtypes = [node.dtype for node in kernel.nodes] + [buffer.dtype for buffer in kernel.buffers]
-    tags = ["complex"] if any(is_complex(d) for d in dtypes) else []
-    tags.append("half" if fast_half_math(kernel) else "full")
-    return tuple(tags)
-
-
-def fast_half_math(kernel: Kernel) -> bool:
-    """Whether exp, erf, sigmoid and division may use the cheaper forms of `device/fast_math.cuh`.
-
-    So where every floating value in memory is half or bfloat16, and no step (a floor, a
-    comparison...) could make a small error large: the forms' errors, stated there, are far below a
-    half type's rounding of the result.
-    """
-    floats = [b.dtype for b in kernel.buffers if is_floating(b.dtype) or is_complex(b.dtype)]
-    return bool(floats) and all(INFO[d].is_half for d in floats) and not expr.is_stepped(kernel)
+    return ("complex",) if any(is_complex(d) for d in dtypes) else ()

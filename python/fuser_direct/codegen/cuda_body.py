@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
+from fuser_direct.codegen.half_math import half_nodes
 from fuser_direct.enums import DataType
 from fuser_direct.ir.dependence import ready_loads, reduce_dependent, varying_axes
 from fuser_direct.ir.kernel import (
@@ -22,10 +23,13 @@ from fuser_direct.ir.kernel import (
     LOAD,
     REDUCE,
     Kernel,
-    Node,
     Param,
     Store,
 )
+from fuser_direct.ops.table import ROWS
+
+# Comparisons, and what they are with their operands swapped.
+_SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 UNROLL = "#pragma unroll"
 # A kernel declares this much shared memory itself; more is asked for at launch. It may declare 48
@@ -67,11 +71,20 @@ class Body:
         self.ready = ready_loads(kernel)
         # The launch arguments.
         self.params: tuple[Param, ...] = kernel.params()
+        # Nodes whose cheaper form will do.
+        self.half_nodes = half_nodes(kernel)
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
-        # Nodes that are prepared as divisors of lanes, named `divisor3`, where they are declared.
-        self.divisors = self._find_divisors()
-        # Whether divisions by them are quick ones, which say in `exact` if they are none.
+        # Nodes that are prepared as divisors of lanes where they are declared: of correctly rounded
+        # divisions (`divisor3`), and of those whose cheaper form will do (`half_divisor3`).
+        self.divisors = self._find_divisors(self._exact_divisor)
+        self.half_divisors = self._find_divisors(self._half_divisor)
+        # Those declared so far of the latter.
+        self._prepared: set[int] = set()
+        # Comparisons of lanes' indices with what lanes share, while `at3` is declared: which lane
+        # has the same index.
+        self._placed: set[int] = set()
+        # Whether divisions by the former are quick ones, which say in `exact` if they are none.
         self._is_quick = False
         self.declared: set[int] = set()
         # Declared values that are arrays over the lanes of a vector.
@@ -152,21 +165,52 @@ class Body:
         """Whether node `n` differs between the lanes of a vector."""
         return self.innermost in self.varies[n] and n not in self.uniform
 
-    def _find_divisors(self) -> set[int]:
-        """Floats by which all lanes of a vector are divided."""
-        nodes = self.kernel.nodes
-        return {n for node in nodes if (n := self._shared_divisor(node)) is not None}
+    def _find_divisors(self, divisor: Callable[[int], int | None]) -> set[int]:
+        found = (divisor(n) for n in range(len(self.kernel.nodes)))
+        return {n for n in found if n is not None}
 
-    def _shared_divisor(self, node: Node) -> int | None:
-        """The divisor of a division of floats, if it is one for all lanes."""
+    def _exact_divisor(self, n: int) -> int | None:
+        """The divisor of a correctly rounded division of floats, if it is one for all lanes."""
+        by = None if n in self.half_nodes else self._shared_divisor(n)
+        return by if by is not None and self.kernel.nodes[by].op != REDUCE else None
+
+    def _half_divisor(self, n: int) -> int | None:
+        """The divisor of a division whose cheaper form will do, if it is one for all lanes."""
+        return self._shared_divisor(n) if n in self.half_nodes else None
+
+    def _shared_divisor(self, n: int) -> int | None:
         nodes = self.kernel.nodes
+        node = nodes[n]
         if self.vector == 1 or node.op != "div":
             return None
         value, by = node.args
-        if any(n.dtype is not DataType.Float for n in (node, nodes[value], nodes[by])):
+        if any(x.dtype is not DataType.Float for x in (node, nodes[value], nodes[by])):
             return None
         is_shared = self.is_lane(value) and not self.is_lane(by)
-        return by if is_shared and nodes[by].op not in (CONST, REDUCE) else None
+        return by if is_shared and nodes[by].op != CONST else None
+
+    def prepare_divisor(self, n: int) -> None:
+        """Prepares node `n`, which has just been declared, for the lanes that divide by it."""
+        if n in self.divisors:
+            self.line(f"const fd_divisor divisor{n}(v{n});")
+        if n in self.half_divisors:
+            self.line(f"const fd_half_divisor half_divisor{n}(v{n});")
+            self._prepared.add(n)
+
+    def _compared_place(self, n: int) -> int | None:
+        """The 64-bit integer that node `n` compares the index of each lane with, if lanes share it.
+
+        An index isn't negative, so the sign of their difference is that of one in index_t.
+        """
+        nodes = self.kernel.nodes
+        node = nodes[n]
+        if self.vector == 1 or self.has_edges or node.op not in _SWAPPED:
+            return None
+        for arg, other in (node.args, node.args[::-1]):
+            is_index = nodes[arg].op == INDEX and nodes[arg].number == self.innermost
+            if is_index and self.is_lane(arg) and not self.is_lane(other):
+                return other if nodes[other].dtype is DataType.Int else None
+        return None
 
     def buffer_register(self, b: int) -> str:
         """C++ type of an element of buffer `b` in a register."""
@@ -332,16 +376,26 @@ class Body:
             else:
                 text = self._guarded_load(n, axes, lane)
             note += f" b{node.attr}"
-        elif self._is_quick and (by := self._shared_divisor(node)) is not None:
+        elif self._is_quick and (by := self._exact_divisor(n)) is not None:
             text = f"divisor{by}.divide({self.name(node.args[0])}, exact)"
+        elif (by := self._half_divisor(n)) is not None and by in self._prepared:
+            text = f"half_divisor{by}.divide({self.name(node.args[0])})"
+        elif n in self._placed:
+            is_first = self.kernel.nodes[node.args[0]].op == INDEX
+            symbol = ROWS[node.op if is_first else _SWAPPED[node.op]].symbol
+            text = f"{lane} {symbol} at{n}"
         else:
             text = expr.node_text(
-                self.kernel, node, self.name, self._index_at(lane), rounded=n in self._read
+                self.kernel,
+                node,
+                self.name,
+                self._index_at(lane),
+                rounded=n in self._read,
+                in_half=n in self.half_nodes,
             )
             note += f" {node.attr}" if node.op == INDEX else ""
         self.line(f"{target} = {text};", note)
-        if n in self.divisors:
-            self.line(f"const fd_divisor divisor{n}(v{n});")
+        self.prepare_divisor(n)
 
     def _guarded_load(self, n: int, axes: Iterable[int], lane: str) -> str:
         """One element of a load that depends on other values: its offset, its predicate or both."""
@@ -473,7 +527,8 @@ class Body:
         packs = {**packs, **self._vector_loads(wanted, axes)}
         for s in stores:
             self.line(f"{self.buffer_register(s.buffer)} o{s.buffer}[{self.vector}];")
-        divides = (self._shared_divisor(self.kernel.nodes[n]) is not None for n in wanted)
+        self._place(wanted)
+        divides = (self._exact_divisor(n) is not None for n in wanted)
         self._is_quick = accumulate is None and any(divides)
         if self._is_quick:
             self.line("bool exact = true;")
@@ -482,8 +537,17 @@ class Body:
             self._is_quick = False
             with self.block("if (!exact)"):
                 self._lanes(wanted, packs, stores, axes, None, inside)
+        self._placed.clear()
         for s in stores:
             self.store(s.buffer, axes, self.vector, inside)
+
+    def _place(self, nodes: Iterable[int]) -> None:
+        """Declares, for comparisons of lanes' indices with one value, which lane has that index."""
+        for n in nodes:
+            if self.is_lane(n) and (other := self._compared_place(n)) is not None:
+                place = f"fd_index_of<index_t>({self.name(other)})"
+                self.line(f"const index_t at{n} = {place} - {self.index[self.innermost]};")
+                self._placed.add(n)
 
     def _lanes(
         self,

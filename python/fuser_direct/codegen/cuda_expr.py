@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Callable
 
-from fuser_direct.dtypes import COMPONENT, INFO, is_complex, is_floating, is_integral
+from fuser_direct.dtypes import COMPONENT, INFO, is_complex, is_floating
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import CAST, CONST, INDEX, PARAM, REDUCE, SUMS_OF_EXP, Kernel, Node
 from fuser_direct.ops.table import KERNEL_ROWS, ROWS
@@ -234,7 +234,11 @@ def _operand(kernel: Kernel, arg: int, wanted: DataType, name: str) -> str:
 
 
 def _unrounded(
-    kernel: Kernel, node: Node, name: Callable[[int], str], index: Callable[[int], str]
+    kernel: Kernel,
+    node: Node,
+    name: Callable[[int], str],
+    index: Callable[[int], str],
+    in_half: bool,
 ) -> str:
     if node.op == CONST:
         return literal(node.attr, node.dtype)
@@ -252,9 +256,10 @@ def _unrounded(
     row, wanted = ROWS[node.op], operand_dtype(kernel, node)
     first = DataType.Bool if row.rule == "select" else wanted
     targets = [first if place == 0 else wanted for place in range(len(node.args))]
-    return row.cuda_text(
-        [_operand(kernel, arg, t, name(arg)) for arg, t in zip(node.args, targets, strict=True)]
-    )
+    operands = [
+        _operand(kernel, arg, t, name(arg)) for arg, t in zip(node.args, targets, strict=True)
+    ]
+    return f"fd_half_{row.name}({', '.join(operands)})" if in_half else row.cuda_text(operands)
 
 
 def needs_rounding(kernel: Kernel, node: Node) -> bool:
@@ -275,14 +280,16 @@ def node_text(
     name: Callable[[int], str],
     index: Callable[[int], str],
     rounded: bool = True,
+    in_half: bool = False,
 ) -> str:
     """The C++ expression of `node` (not a load or a reduce).
 
     name: text of an operand, by node number; index: text of the current index along an axis.
     rounded: whether a value of a narrower type must be one already; a value that is only stored
     need not be, since storing rounds (but not to powers of two, whose rounding goes by the source).
+    in_half: whether its cheaper form will do (`half_math`).
     """
-    text = _unrounded(kernel, node, name, index)
+    text = _unrounded(kernel, node, name, index, in_half)
     is_scale = node.dtype is DataType.Float8_e8m0fnu
     if not (rounded or is_scale) or not needs_rounding(kernel, node):
         return text
@@ -293,20 +300,3 @@ def node_text(
 def rounded_to_half(text: str, dtype: DataType) -> str:
     """A float expression rounded to `dtype` if that is a half type."""
     return f"{_ROUND[dtype]}({text})" if dtype in _ROUND else text
-
-
-# Rows that can make a last-bit error of an operand a large one.
-_STEPS = frozenset(
-    {"ceil", "floor", "round", "trunc", "frac", "fmod", "remainder", "nextafter"}
-    | {"eq", "ne", "lt", "le", "gt", "ge"}
-)
-
-
-def is_stepped(kernel: Kernel) -> bool:
-    """Whether a floating value meets a step: a floor, a comparison, a cast to an integer..."""
-    for node in kernel.nodes:
-        if any(is_floating(kernel.nodes[arg].dtype) for arg in node.args) and (
-            node.op in _STEPS or (node.op == CAST and is_integral(node.dtype))
-        ):
-            return True
-    return False

@@ -95,6 +95,11 @@ def combine(body: Body, n: int) -> str:
     return f"fd_reduce_{'sum' if attr in SUMS_OF_EXP else attr}"
 
 
+def exponential(body: Body, n: int) -> str:
+    """Name of the device struct with the exponential that the sum of node `n` adds up."""
+    return "fd_by_half_exp" if n in body.half_nodes else "fd_by_exp"
+
+
 def needs_index(body: Body, stage: Stage) -> bool:
     """Whether the loop of `stage`, loads apart, uses the indices along the reduction axes."""
     nodes = body.kernel.nodes

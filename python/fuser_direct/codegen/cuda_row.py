@@ -19,6 +19,7 @@ from fuser_direct.codegen.cuda_reduction import (
     begin_buffers,
     declare_accumulator,
     declare_lanes,
+    exponential,
     needs_index,
     points_range,
     units,
@@ -325,7 +326,7 @@ class _Walk:
         adds = add if stage.reduces else None
         body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, adds)
         for top, total in sums.items():
-            body.line(f"fd_add_exp(a{top}, a{total}, w{top});")
+            body.line(f"fd_add_exp<{exponential(body, total)}>(a{top}, a{total}, w{top});")
 
     def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]

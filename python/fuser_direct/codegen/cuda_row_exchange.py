@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
-from fuser_direct.codegen.cuda_reduction import combine
+from fuser_direct.codegen.cuda_reduction import combine, exponential
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import SUM_EXP, SUM_EXP_GUARDED, SUMS_OF_EXP
@@ -89,6 +89,7 @@ class Exchange:
             value = expr.rounded_to_half(f"a{n}", node.dtype)
             body.line(f"const {expr.register_type(node.dtype)} v{n} = {value};", str(node.attr))
             body.declared.add(n)
+            body.prepare_divisor(n)
 
     def end(self) -> None:
         """A kernel without exchanges waits for the barrier it has arrived at."""
@@ -105,7 +106,7 @@ class Exchange:
                 body.line(f"const {expr.register_type(nodes[n].dtype)} own{n} = a{n};")
             if nodes[n].attr in SUMS_OF_EXP:
                 top = nodes[n].args[1]
-                value = f"fd_rescaled(a{n}, own{top}, a{top})"
+                value = f"fd_rescaled<{exponential(body, n)}>(a{n}, own{top}, a{top})"
             body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({value}, {members});")
 
     def _between_warps(self, reduces: Sequence[int]) -> None:
@@ -173,7 +174,8 @@ class Exchange:
         if node.attr in SUMS_OF_EXP:
             top = node.args[1]
             values = [
-                f"fd_rescaled({self._partial(n, f)}, {self._partial(top, f)}, a{top})"
+                f"fd_rescaled<{exponential(body, n)}>"
+                f"({self._partial(n, f)}, {self._partial(top, f)}, a{top})"
                 for f in firsts
             ]
         else:

@@ -2,8 +2,7 @@
 
 A file is a sequence of blocks; a line `//- name name... [tag]` opens one and says which names it
 defines. Several blocks may share a name, such as a function's overloads on complex numbers, which
-are tagged [complex]. A class has no overloads: where it has a cheaper form for kernels on half
-types, tagged [half], the other is tagged [full].
+are tagged [complex].
 """
 
 from __future__ import annotations

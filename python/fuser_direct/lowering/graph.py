@@ -460,8 +460,16 @@ class _Builder:
         start, step = (self.cast(arg, val.dtype_) for arg in args)
         if index[0] is None:
             return start
-        scaled = self.add("mul", (self.cast(self._index(index[0]), val.dtype_), step), val.dtype_)
-        return self.add("add", (start, scaled), val.dtype_)
+        scaled = self.cast(self._index(index[0]), val.dtype_)
+        if not self._is_constant(step, 1):
+            scaled = self.add("mul", (scaled, step), val.dtype_)
+        return (
+            scaled if self._is_constant(start, 0) else self.add("add", (start, scaled), val.dtype_)
+        )
+
+    def _is_constant(self, n: int, value: int) -> bool:
+        node = self.graph.nodes[n]
+        return node.op == CONST and node.attr == value
 
     def _random(self, expr: Expr, val: TensorView, index: IndexMap, args: list[int]) -> int:
         """low + u * (high - low), or mean + z * deviation; u and z follow from seed, offset and

@@ -295,7 +295,7 @@ __device__ inline long long fd_div(long long a, long long b) {
   return b == 0 ? 0 : b == -1 ? (long long)(0ull - (unsigned long long)a) : a / b;
 }
 
-//- fd_divisor [full]
+//- fd_divisor
 // Division of many numbers by one, rounded as fd_div rounds. The quotient by a reciprocal of twice
 // the precision is one of the two floats around the exact one, and its remainder decides between
 // them: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor"

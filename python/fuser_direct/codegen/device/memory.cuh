@@ -4,6 +4,15 @@
 // kernel, or a pasted block, uses one of the names on that line; blocks with a tag in brackets also
 // need that property of the kernel.
 
+//- fd_index_of
+// An integer among indices, none of which is negative or the type's largest number: itself, or a
+// number that compares with each of them as it does.
+template <class Index>
+__device__ __forceinline__ Index fd_index_of(long long n) {
+  constexpr long long largest = (long long)(~0ull >> 1 >> 8 * (8 - sizeof(Index)));
+  return (Index)(n < 0 ? -1 : n < largest ? n : largest);
+}
+
 //- fd_divider
 // Division by a number that stays the same, for many dividends below half of their type's range, by
 // the high half of a product. Granlund and Montgomery, "Division by invariant integers using

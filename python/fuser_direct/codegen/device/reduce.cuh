@@ -73,27 +73,40 @@ __device__ __forceinline__ double fd_exp_base(double top) {
   return top < -1.7976931348623157e308 ? 0.0 : top;
 }
 
+//- fd_by_exp
+struct fd_by_exp {
+  template <class T>
+  __device__ static __forceinline__ T of(T x) {
+    return fd_exp(x);
+  }
+};
+
+//- fd_by_half_exp
+struct fd_by_half_exp {
+  __device__ static __forceinline__ float of(float x) { return fd_half_exp(x); }
+};
+
 //- fd_add_exp
 // Adds exp(x[i] - m) to `sum`, m the maximum of all that has been added, which is then `top`.
-template <int N, class T>
+template <class Exp, int N, class T>
 __device__ __forceinline__ void fd_add_exp(T& top, T& sum, const T (&x)[N]) {
   T high = x[0];
 #pragma unroll
   for (int i = 1; i < N; ++i) high = fd_maximum(high, x[i]);
   high = fd_maximum(top, high);
   const T base = fd_exp_base(high);
-  T part = fd_exp(x[0] - base);
+  T part = Exp::of(x[0] - base);
 #pragma unroll
-  for (int i = 1; i < N; ++i) part += fd_exp(x[i] - base);
-  sum = sum * fd_exp(top - base) + part;
+  for (int i = 1; i < N; ++i) part += Exp::of(x[i] - base);
+  sum = sum * Exp::of(top - base) + part;
   top = high;
 }
 
 //- fd_rescaled
 // A sum of exponentials relative to the maximum `top`, made one relative to `whole` >= `top`.
-template <class T>
+template <class Exp, class T>
 __device__ __forceinline__ T fd_rescaled(T sum, T top, T whole) {
-  return sum * fd_exp(top - fd_exp_base(whole));
+  return sum * Exp::of(top - fd_exp_base(whole));
 }
 
 //- fd_exp_sum
