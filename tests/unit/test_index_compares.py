@@ -76,3 +76,30 @@ def test_an_iota_costs_no_more_than_its_steps(start: int, step: int, ops: list[s
     (made,) = check_fusion(Case("iota", lambda m: [m.normal((64,))], define))
     nodes = made.lowered.kernel.nodes
     assert [node.op for node in nodes if node.op in ("mul", "add")] == ops
+
+
+def test_an_index_that_is_stored_and_added_up_too_is_declared() -> None:
+    def define(fd: Any, x: Any) -> Any:
+        ops = fd.ops
+        number = ops.broadcast(ops.iota(ops.size(x, 1), 0, 1, D.Int), [True, False])
+        number = ops.add(number, ops.cast(ops.mul(x, 0.0), D.Int))
+        row = ops.broadcast(ops.iota(ops.size(x, 0), 0, 1, D.Int), [False, True])
+        return [ops.cast(ops.eq(number, row), D.Float), number, ops.sum(number, [1])]
+
+    check_fusion(Case("stored", lambda m: [m.normal((5, 64))], define))
+
+
+def test_a_sum_over_indices_keeps_them_beside_a_comparison() -> None:
+    b = hand.Builder(("i", "r"))
+    value = b.node("load", D.Int, attr=b.buffer(D.Int, "d0"))
+    column = b.node("index", D.Int, attr=1)
+    hit = b.cast(b.node("eq", D.Bool, column, value), D.Int)
+    totals = [b.reduce("sum", column), b.reduce("sum", hit)]
+    out = [(b.buffer(D.Int, "d0", is_output=True), n) for n in totals]
+    kernel = b.kernel("k", [hand.stage(range(totals[0]), totals, row_stores=out)])
+    schedule = cuda_cases.row_schedule(4, 32, 1, 0, 3)
+    case = cuda_cases.Case("k", kernel, schedule, 3, (3, _COLUMNS), ((1, 0),) * 3)
+    zeros = [np.zeros(3, np.int64) for _ in totals]
+    sums, hits = check(case, [np.array([0, 23, 2**32], np.int64), *zeros])[1:]
+    assert sums.tolist() == [_COLUMNS * (_COLUMNS - 1) // 2] * 3
+    assert hits.tolist() == [1, 1, 0]

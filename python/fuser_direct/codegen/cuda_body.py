@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
-from fuser_direct.codegen.half_math import half_nodes
 from fuser_direct.enums import DataType
 from fuser_direct.ir.dependence import ready_loads, reduce_dependent, varying_axes
+from fuser_direct.ir.half_math import half_nodes, half_sums
 from fuser_direct.ir.kernel import (
     CONST,
     DYNAMIC,
@@ -73,6 +73,7 @@ class Body:
         self.params: tuple[Param, ...] = kernel.params()
         # Nodes whose cheaper form will do.
         self.half_nodes = half_nodes(kernel)
+        self.half_sums = half_sums(kernel)
         # Extents, as text, that are divided by through an `fd_divider` of this name.
         self.dividers: dict[str, str] = {}
         # Nodes that are prepared as divisors of lanes where they are declared: of correctly rounded
@@ -90,6 +91,8 @@ class Body:
         # Declared values that are arrays over the lanes of a vector.
         self.arrays: set[int] = set()
         self._read = {arg for node in kernel.nodes for arg in node.args}
+        # Lanes' indices that only such comparisons need.
+        self._idle: set[int] = set()
         self._lines: list[str] = []
         self._depth = 1
 
@@ -453,10 +456,7 @@ class Body:
         """
         new = [n for n in dict.fromkeys(nodes) if n not in self.declared]
         packs = dict(loaded or {})
-        for n in new:
-            if self.is_plain_load(n) and not self.kernel.nodes[n].args and n not in packs:
-                self.line(f"const auto p{n} = {self.load(n, axes)};")
-                packs[n] = f"p{n}"
+        packs |= self.issue_loads((n for n in new if n not in packs), axes)
         of_lanes = [n for n in new if self.vector > 1 and self.is_lane(n)] if lanes else []
         for n in new:
             if n not in of_lanes:
@@ -470,6 +470,15 @@ class Body:
                 for n in of_lanes:
                     self.value(n, packs, axes, lane)
         self.declared.update(new)
+
+    def issue_loads(self, nodes: Iterable[int], axes: Sequence[int]) -> dict[int, str]:
+        """Issues those of `nodes` that are loads and wait for nothing; gives their packs."""
+        packs = {}
+        for n in nodes:
+            if self.is_plain_load(n) and not self.kernel.nodes[n].args and n not in self.declared:
+                self.line(f"const auto p{n} = {self.load(n, axes)};")
+                packs[n] = f"p{n}"
+        return packs
 
     def uniform_values(self) -> None:
         """Declares, at function level, every value that is the same in the whole kernel."""
@@ -527,7 +536,7 @@ class Body:
         packs = {**packs, **self._vector_loads(wanted, axes)}
         for s in stores:
             self.line(f"{self.buffer_register(s.buffer)} o{s.buffer}[{self.vector}];")
-        self._place(wanted)
+        self._place(wanted, stores)
         divides = (self._exact_divisor(n) is not None for n in wanted)
         self._is_quick = accumulate is None and any(divides)
         if self._is_quick:
@@ -538,16 +547,22 @@ class Body:
             with self.block("if (!exact)"):
                 self._lanes(wanted, packs, stores, axes, None, inside)
         self._placed.clear()
+        self._idle.clear()
         for s in stores:
             self.store(s.buffer, axes, self.vector, inside)
 
-    def _place(self, nodes: Iterable[int]) -> None:
+    def _place(self, nodes: Sequence[int], stores: Sequence[Store]) -> None:
         """Declares, for comparisons of lanes' indices with one value, which lane has that index."""
         for n in nodes:
             if self.is_lane(n) and (other := self._compared_place(n)) is not None:
                 place = f"fd_index_of<index_t>({self.name(other)})"
                 self.line(f"const index_t at{n} = {place} - {self.index[self.innermost]};")
                 self._placed.add(n)
+        if not self._placed:
+            return
+        others = (x for n, x in enumerate(self.kernel.nodes) if n not in self._placed)
+        needed = {arg for x in others for arg in x.args} | {s.node for s in stores}
+        self._idle = {n for n in nodes if self.kernel.nodes[n].op == INDEX} - needed
 
     def _lanes(
         self,
@@ -561,7 +576,7 @@ class Body:
         """Evaluates those of `nodes` that lanes don't share, lane by lane."""
         with self.lanes() as lane:
             for n in nodes:
-                if self.is_lane(n):
+                if self.is_lane(n) and n not in self._idle:
                     self.value(n, packs, axes, lane)
             for s in stores:
                 self.line(f"o{s.buffer}[{lane}] = {self.name(s.node)};")

@@ -97,7 +97,7 @@ def combine(body: Body, n: int) -> str:
 
 def exponential(body: Body, n: int) -> str:
     """Name of the device struct with the exponential that the sum of node `n` adds up."""
-    return "fd_by_half_exp" if n in body.half_nodes else "fd_by_exp"
+    return "fd_by_half_exp" if n in body.half_sums else "fd_by_exp"
 
 
 def needs_index(body: Body, stage: Stage) -> bool:

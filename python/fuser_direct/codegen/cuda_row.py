@@ -25,6 +25,7 @@ from fuser_direct.codegen.cuda_reduction import (
     units,
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
+from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
 from fuser_direct.schedulers.dividers import launch_params
 from fuser_direct.schedulers.schedule import CudaRow
@@ -58,9 +59,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     _begin_edges(body, schedule)
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     body.declare_dividers(kernel.reduction_axes[1:])
-    body.outer_values(kernel.prologue, ())
     walk = _Walk(body, schedule, exchange)
-    walk.hold()
+    walk.begin()
     for number, stage in enumerate(kernel.stages):
         walk.stage(number, stage)
     exchange.end()
@@ -181,8 +181,11 @@ class _Walk:
         self.own = [[n for n in each if n not in self.held] for each in loads]
         taken = schedule.persistent * sum(body.load_words(n) for n in self.held) + _MATH_REGISTERS
         share = min(_SM_REGISTERS // (schedule.threads * schedule.rows_per_block), 255)
-        self.room = max(min(_LOADING_WORDS, share - taken), 0)
+        self.room = max(min(_LOADING_WORDS, share - taken), 0) if schedule.early else 0
         self.early = self._early_loads() if self.parts else []
+        # Values of the row that aren't declared yet, and their loads that are under way.
+        self.late: Sequence[int] = ()
+        self.late_packs: dict[int, str] = {}
         # Whether a pass has waited for the copies to shared memory.
         self.copies_done = False
 
@@ -201,7 +204,26 @@ class _Walk:
             found.append(n)
         return found
 
-    def hold(self) -> None:
+    def begin(self) -> None:
+        """Declares the row's values and issues the loads that are held. What waits for other loads
+        and isn't needed to issue those of the row comes after them: a warp stops where it uses what
+        hasn't come.
+        """
+        body, prologue = self.body, self.kernel.prologue
+        needed = [*self.kernel.stages[0].loop, *(n for each in self.own for n in each), *self.held]
+        first = frozenset(reachable(self.kernel.nodes, needed))
+        body.outer_values((n for n in prologue if n in first), ())
+        self.late = [n for n in prologue if n not in first]
+        self.late_packs = body.issue_loads(self.late, ())
+        self._hold()
+        if self.parts:
+            self._late_values()
+
+    def _late_values(self) -> None:
+        self.body.outer_values(self.late, (), loaded=self.late_packs)
+        self.late = []
+
+    def _hold(self) -> None:
         """Issues the loads that are held, and the cheap ones of later stages."""
         for part in self.parts:
             if part.is_shared:
@@ -298,6 +320,7 @@ class _Walk:
                 self._pass_over_held(number, stage)
             else:
                 self._pass_over_memory(stage, "begin + x")
+        self._late_values()
         if self.schedule.leads and number == 0:
             body.line("fd_launch_next();")
         self.exchange.share(stage.reduces)

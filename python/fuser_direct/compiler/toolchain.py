@@ -28,6 +28,7 @@ _GENERATORS = (
     "compiler/build_cuda.py",
     "dtypes.py",
     "ir/dependence.py",
+    "ir/half_math.py",
     "ir/kept.py",
     "ir/kernel.py",
     "ops/narrow.py",

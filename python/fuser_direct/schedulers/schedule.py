@@ -79,6 +79,8 @@ class CudaRow:
     loads_first: whether loads that later stages need are under way before the first one waits.
     evict_first: whether the L2 may let go first of what loads of buffers that are read once bring
     in (sm_80).
+    early: whether loads that only later passes need are issued before the first reduction where
+    registers allow; else a unit's when it is computed, for more threads an SM.
     """
 
     vector: int
@@ -100,6 +102,7 @@ class CudaRow:
     sends: bool = False
     loads_first: bool = False
     evict_first: bool = False
+    early: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,9 @@ struct fd_by_exp {
 };
 
 //- fd_by_half_exp
+// For terms exp(x), x <= 0, of a sum whose largest term is 1: relative error 7.3e-8 |x| + 2.4e-7. In
+// a sum s of n such terms, over which the mean |x| by weight is at most ln n - ln s, that comes to no
+// more than 7.3e-8 ln n + 2.4e-7: 1.1e-6 for 131072 terms, all at their worst.
 struct fd_by_half_exp {
   __device__ static __forceinline__ float of(float x) { return fd_half_exp(x); }
 };
