@@ -22,6 +22,7 @@ from fuser_direct.lowering.canonical import Argument, Lowered
 from fuser_direct.lowering.graph import Operand
 from fuser_direct.schedulers import choose, cuda_row
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
+from fuser_direct.schedulers.issue import share_of_math
 from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow, CudaTranspose
 
 H200 = CudaDevice("sm_90a", 132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10)
@@ -50,6 +51,19 @@ def _schedule(lowered: Lowered, device: CudaDevice) -> Scheduled:
 
 def _softmax(rows: int, extent: int, dtype: D = D.BFloat16) -> Lowered:
     return _lowered(hand.softmax(dtype), (rows, extent), ((extent, 1), (extent, 1)))
+
+
+def _exact_softmax(rows: int, extent: int) -> Lowered:
+    """Of bfloat16 to fp8, whose exponentials and divisions take as long as the bytes."""
+    kernel = hand.softmax(D.BFloat16)
+    stored = {s.node for stage in kernel.stages for s in stage.stores}
+    nodes = tuple(
+        replace(node, dtype=D.Float8_e4m3fn) if n in stored else node
+        for n, node in enumerate(kernel.nodes)
+    )
+    buffers = tuple(replace(b, dtype=D.Float8_e4m3fn) if b.is_output else b for b in kernel.buffers)
+    kernel = replace(kernel, nodes=nodes, buffers=buffers)
+    return _lowered(kernel, (rows, extent), ((extent, 1), (extent, 1)))
 
 
 def _row(lowered: Lowered, device: CudaDevice) -> CudaRow:
@@ -94,10 +108,18 @@ def lowered_words(dtype: D) -> float:
 
 def test_long_rows_are_held_where_they_fit() -> None:
     assert _row(_softmax(8192, 16384), H200).persistent == 4
-    in_shared = _row(_softmax(4096, 65536), H200)
+    for extent, threads, cluster in ((32768, 256, 4), (65536, 256, 8), (131072, 512, 8)):
+        spread = _row(_softmax(4096, extent), H200)
+        assert (spread.threads, spread.cluster) == (threads, cluster)
+        assert (spread.shared, spread.persistent, spread.sends) == (0, 4, True)
+    assert _row(_softmax(4096, 262144), H200).shared > 0
+
+
+def test_long_rows_of_much_math_are_held_in_shared_memory() -> None:
+    in_shared = _row(_exact_softmax(4096, 65536), H200)
     assert (in_shared.threads, in_shared.shared, in_shared.persistent) == (1024, 8, 0)
     assert in_shared.cluster == 1
-    in_cluster = _row(_softmax(4096, 131072), H200)
+    in_cluster = _row(_exact_softmax(4096, 131072), H200)
     assert in_cluster.cluster == 2
     # Two blocks an SM, or its memory would idle while a cluster ends.
     kernel = hand.softmax(D.BFloat16)
@@ -152,9 +174,31 @@ def test_rows_that_are_all_under_way_at_once_share_more_threads() -> None:
     assert _row(_softmax(512, 1024), SMALL).threads == 32
 
 
+def test_rows_of_much_math_take_more_vectors_a_thread_and_leave_l2() -> None:
+    light, heavy = (_row(make(16384, 8192), H200) for make in (_softmax, _exact_softmax))
+    assert (light.threads, light.persistent, light.evict_last) == (256, 4, True)
+    assert (heavy.threads, heavy.persistent, heavy.evict_last) == (128, 8, False)
+
+
+def test_rows_that_are_read_once_are_all_under_way_where_blocks_are_small() -> None:
+    kernel, strides = hand.sum_of_exponentials(D.BFloat16), ((32000, 1), (1, 0), (1, 0))
+    found = [_row(_lowered(kernel, (n, 32000), strides), H200) for n in (400, 1024, 8192)]
+    assert [(s.threads, s.unroll) for s in found] == [(256, 8), (128, 8), (512, 4)]
+
+
+def test_math_is_weighed_against_bytes() -> None:
+    light = share_of_math(hand.rmsnorm(D.BFloat16, 4096))
+    softmax, wide = (share_of_math(hand.softmax(d)) for d in (D.BFloat16, D.Float))
+    heavy = share_of_math(_exact_softmax(1, 64).kernel)
+    assert 0.1 < light < 0.3 < softmax < 0.6 < heavy < 2
+    # Twice the bytes, but the full forms of exp and of the division.
+    assert 0.3 < wide < 0.6
+
+
 def test_a_reason_names_where_the_row_is_held() -> None:
-    assert "8 vectors a thread in shared memory" in _schedule(_softmax(4096, 65536), H200).reason
-    assert "cluster of 2 blocks" in _schedule(_softmax(4096, 131072), H200).reason
+    reason = _schedule(_exact_softmax(4096, 65536), H200).reason
+    assert "8 vectors a thread in shared memory" in reason
+    assert "registers of a cluster of 8 blocks" in _schedule(_softmax(4096, 131072), H200).reason
     assert "over the edges" in _schedule(_softmax(4096, 4097), H200).reason
 
 
@@ -328,7 +372,7 @@ def test_long_channels_are_held_by_a_cluster() -> None:
 
 
 def test_pairs_of_blocks_meet_at_a_barrier() -> None:
-    schedule = _row(_softmax(4096, 131072), H200)
+    schedule = _row(_exact_softmax(4096, 131072), H200)
     assert (schedule.cluster, schedule.sends) == (2, False)
 
 
@@ -393,8 +437,8 @@ def test_scheduled_channels_do_what_they_mean() -> None:
 
 def test_bulk_copies_fill_shared_memory_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_row, "BULK_COPIES", True)
-    assert _row(_softmax(4096, 65536), H200).bulk
-    assert not _row(_softmax(4096, 65536), A100).bulk
+    assert _row(_exact_softmax(4096, 65536), H200).bulk
+    assert not _row(_exact_softmax(4096, 65536), A100).bulk
     assert not _row(_channels(D.BFloat16, 32, 64, 3136), H200).bulk
     assert not _row(_softmax(8192, 16384), H200).bulk
 

@@ -21,6 +21,7 @@ from fuser_direct.schedulers.contract import (
     Scheduled,
 )
 from fuser_direct.schedulers.cuda_reduction import refuse, row_elems, streams
+from fuser_direct.schedulers.issue import share_of_math
 from fuser_direct.schedulers.schedule import CudaRow
 from fuser_direct.schedulers.uniform import uniform_nodes
 from fuser_direct.schedulers.vectorize import (
@@ -68,6 +69,23 @@ _NEARLY = 1.15
 # more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
 _QUICK_ROW_BYTES = 16 << 10
+# Words of a row that a thread holds in registers where a row is spread over a cluster of small
+# shares, so that SMs are full of threads: 4 vectors (H200: softmax 4096x131072 499 us for 522 of
+# pairs of blocks with shared memory, 4096x65536 250 for 272, rmsnorm 4096x65536 252 for 262).
+_SHARE_WORDS = 16
+# Threads an SM up to which rows that are read once for a maximum and a sum of exponentials are all
+# under way at once, with so many vectors in flight a thread (H200, cross entropy 1024x32000: 24.6
+# us by 128 threads a row, 27.8 by 512 in waves).
+_ONE_WAVE_THREADS = 1152
+_MOST_IN_FLIGHT = 8
+# Share of its time that a kernel's math takes from which it is heavy (`schedulers.issue`). Then
+# loads go on best while other rows are computed. A thread takes 8 vectors of a row rather than 4:
+# less of the row's math is done by all threads alike (quantize_fp8_rows 16384x8192 100 us for 109).
+# Long rows stay in shared memory, which holds more of them (cross entropy with its gradient
+# 8192x128256 1077 us, 1154 and more in registers of clusters). And rows aren't kept in L2 (the same
+# quantize 104 us if they are).
+_HEAVY = 0.6
+_HEAVY_UNITS = 8
 # Whether rows are read under the L2 policy "evict last". Measured on an H200 in a chain of four row
 # and pointwise kernels without a flush: 330 us with it, 336 without; single kernels 1 to 4 %
 # faster.
@@ -77,10 +95,11 @@ EVICT_LAST = True
 # rescaling, one more exponential a unit, adds little.
 ONLINE = True
 _MIN_ONLINE_VECTOR = 4
-# Clusters of more blocks than this send each other partial results instead of meeting at the
-# cluster's barrier, where each thread waits for all it has under way (H200, batch norm
-# 256x256x28x28, 4 blocks: 70 us against 75). Pairs meet sooner than they send (softmax 4096x131072:
-# 530 us at the barrier, 579 by messages).
+# Clusters of more blocks than this that hold rows in shared memory send each other partial results
+# instead of meeting at the cluster's barrier, where each thread waits for all it has under way
+# (H200, batch norm 256x256x28x28, 4 blocks: 70 us against 75). Pairs meet sooner than they send
+# (softmax 4096x131072: 530 us at the barrier, 579 by messages). Where rows are in registers all
+# send (softmax 4096x65536 by pairs: 253 us, 283 at the barrier).
 MOST_AT_BARRIER = 2
 # Whether shared memory is filled by bulk copies where they can: they take the policy too.
 BULK_COPIES = False
@@ -89,24 +108,29 @@ BULK_COPIES = False
 @dataclass(frozen=True, slots=True)
 class _Row:
     """What decides where a row goes: `units` vectors; each of them takes `words` 32-bit words in
-    registers, and `copied_bytes` in shared memory (0 if copies can't fill it).
+    registers, and `copied_bytes` in shared memory (0 if copies can't fill it). is_heavy: whether
+    its math takes nearly as long as moving its bytes.
     """
 
     rows: int
     units: int
     words: int
     copied_bytes: int
+    is_heavy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Threads a block, blocks a row, vectors a thread holds in shared memory and in registers."""
+    """Threads a block, blocks a row, vectors a thread holds in shared memory and in registers.
+    is_early: whether registers are left for loads of later passes (`CudaRow.early`).
+    """
 
     threads: int
     cluster: int = 1
     shared: int = 0
     registers: int = 0
     blocks_per_sm: int = 0
+    is_early: bool = True
 
     @property
     def held(self) -> int:
@@ -146,7 +170,8 @@ class CudaRowScheduler:
         rows_per_block = max(128 // threads, 1) if threads <= 32 else 1
         rows_per_block = min(rows_per_block, power_of_two_at_least(max(lowered.rows, 1)))
         each = ceil_div(row.units, threads * place.cluster)
-        unroll = 1 if place.held >= row.units else min(4, each)
+        in_flight = _MOST_IN_FLIGHT if is_online(lowered) and threads < 512 else 4
+        unroll = 1 if place.held >= row.units else min(in_flight, each)
         bulk = BULK_COPIES and _copies_in_bulk(lowered, row, place, rows_per_block, device)
         schedule = CudaRow(
             vector,
@@ -159,13 +184,14 @@ class CudaRowScheduler:
             place.shared,
             # Asynchronous copies under this policy stopped with "illegal instruction" on an H200.
             # Rows that are only streamed lose by it: cross entropy 8192x128256 630 us, 579 without.
-            EVICT_LAST and place.held > 0 and (not place.shared or bulk),
+            EVICT_LAST and place.held > 0 and (not place.shared or bulk) and not row.is_heavy,
             place.cluster,
             place.blocks_per_sm,
             edges,
             bulk,
             uniform=() if edges else uniform_nodes(lowered, vector),
-            sends=place.cluster > MOST_AT_BARRIER,
+            sends=place.cluster > (MOST_AT_BARRIER if place.shared else 1),
+            early=place.is_early,
             # All blocks at once would ask for the same weights at once (H200: rmsnorm 16384x4096
             # 66.3 us with it, 67.1 without; layernorm 128x4096 4.9 and 4.8).
             loads_first=place.held > 0 and not _is_one_wave(row, threads * place.cluster, device),
@@ -203,12 +229,24 @@ def _unheld(lowered: Lowered, row: _Row, device: CudaDevice) -> _Place:
     """Threads for rows that one stage reads: of a cluster, where rows are few and can't be split
     over two kernels, since partial sums are worth nothing without their maximum.
     """
-    cluster = 1
-    if is_online(lowered) and device.has_clusters and row.rows < 2 * device.sm_count:
+    cluster, online = 1, is_online(lowered)
+    if online and device.has_clusters and row.rows < 2 * device.sm_count:
         cluster = _blocks_for_few(row, device)
     if cluster == 1:
-        return _Place(_row_threads(row, device))
+        threads = _row_threads(row, device)
+        return _Place(_threads_in_one_wave(row, device) or threads if online else threads)
     return _Place(_cluster_threads(ceil_div(row.units, cluster)), cluster)
+
+
+def _threads_in_one_wave(row: _Row, device: CudaDevice) -> int:
+    """Threads of blocks so small that all rows are under way at once, with many loads each; 0 where
+    rows are too many for that, or short.
+    """
+    blocks = ceil_div(row.rows, device.sm_count)
+    for threads in (256, 128):
+        if blocks * threads <= _ONE_WAVE_THREADS and row.units >= _MOST_IN_FLIGHT * threads:
+            return threads
+    return 0
 
 
 def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges: bool) -> _Row:
@@ -222,7 +260,9 @@ def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges
     copied = [sizes[b] for b in plain if vectorized[b] and sizes[b] in (4, 8, 16)]
     # A load that copies can't fill would be read again by each stage.
     bytes_each = sum(copied) if len(copied) == len(reused) else 0
-    return _Row(lowered.rows, units, sum(max(s // 4, 1) for s in sizes.values()), bytes_each)
+    words = sum(max(s // 4, 1) for s in sizes.values())
+    is_heavy = share_of_math(lowered.kernel) > _HEAVY
+    return _Row(lowered.rows, units, words, bytes_each, is_heavy)
 
 
 def _copies_in_bulk(
@@ -270,7 +310,7 @@ def _row_threads(row: _Row, device: CudaDevice) -> int:
     else:
         # Rows that are read once: 65.7 us by two vectors a thread, 68 by four (H200, row_sum
         # 16384x8192).
-        each = 4 if row.words else 2
+        each = _HEAVY_UNITS if row.is_heavy else 4 if row.words else 2
         threads = min(max(round_up(ceil_div(units, each), 32), 64), 512)
     # Where all rows are under way at once, fewer vectors a thread are shorter code, which every SM
     # fetches from memory (H200, bf16, 512x1024, one vector for four: softmax 4.2 us against 4.4,
@@ -306,6 +346,8 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
         return _Place(threads, shared=held)
     if _fits_registers(row, threads, held, blocks, device):
         return _Place(threads, registers=held)
+    if device.has_clusters and not row.is_heavy and (place := _small_shares(row)) is not None:
+        return place
     if row.copied_bytes:
         # 8 vectors a thread: 263 us against 273 for 16 (H200, rmsnorm 4096x65536).
         threads = 512 if row.units <= 8 * 512 else 1024
@@ -319,6 +361,19 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
         if place is not None:
             return place
     return _part_of_row(row, device)
+
+
+def _small_shares(row: _Row) -> _Place | None:
+    """Blocks of a cluster whose threads hold so little in registers that SMs are full of them: the
+    smallest blocks that the largest cluster allows.
+    """
+    held = _SHARE_WORDS // row.words
+    for threads in (256, 512):
+        cluster = power_of_two_at_least(ceil_div(row.units, threads * max(held, 1)))
+        if held and 1 < cluster <= _MAX_CLUSTER:
+            share = ceil_div(row.units, threads * cluster)
+            return _Place(threads, cluster, 0, share, is_early=False)
+    return None
 
 
 def _fits_registers(row: _Row, threads: int, held: int, blocks: int, device: CudaDevice) -> bool:
