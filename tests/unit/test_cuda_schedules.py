@@ -112,6 +112,7 @@ def test_long_rows_are_held_where_they_fit() -> None:
         spread = _row(_softmax(4096, extent), H200)
         assert (spread.threads, spread.cluster) == (threads, cluster)
         assert (spread.shared, spread.persistent, spread.sends) == (0, 4, True)
+        assert spread.early == (threads < 512)
     assert _row(_softmax(4096, 262144), H200).shared > 0
 
 
@@ -183,7 +184,7 @@ def test_rows_of_much_math_take_more_vectors_a_thread_and_leave_l2() -> None:
 def test_rows_that_are_read_once_are_all_under_way_where_blocks_are_small() -> None:
     kernel, strides = hand.sum_of_exponentials(D.BFloat16), ((32000, 1), (1, 0), (1, 0))
     found = [_row(_lowered(kernel, (n, 32000), strides), H200) for n in (400, 1024, 8192)]
-    assert [(s.threads, s.unroll) for s in found] == [(256, 8), (128, 8), (512, 4)]
+    assert [(s.threads, s.unroll) for s in found] == [(512, 4), (128, 8), (512, 4)]
 
 
 def test_math_is_weighed_against_bytes() -> None:

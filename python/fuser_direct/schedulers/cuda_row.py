@@ -73,10 +73,10 @@ _QUICK_ROW_BYTES = 16 << 10
 # shares, so that SMs are full of threads: 4 vectors (H200: softmax 4096x131072 499 us for 522 of
 # pairs of blocks with shared memory, 4096x65536 250 for 272, rmsnorm 4096x65536 252 for 262).
 _SHARE_WORDS = 16
-# Threads an SM up to which rows that are read once for a maximum and a sum of exponentials are all
-# under way at once, with so many vectors in flight a thread (H200, cross entropy 1024x32000: 24.6
-# us by 128 threads a row, 27.8 by 512 in waves).
-_ONE_WAVE_THREADS = 1152
+# Rows that are read once for a maximum and a sum of exponentials are all under way at once, in
+# blocks of so few threads, with so many vectors in flight each, where that is at most so many an SM (H200, cross entropy 1024x32000: 24.6 us, 27.8 by 512 threads a row in waves).
+_ONE_WAVE_THREADS = 128
+_ONE_WAVE_PER_SM = 1152
 _MOST_IN_FLIGHT = 8
 # Share of its time that a kernel's math takes from which it is heavy (`schedulers.issue`). Then
 # loads go on best while other rows are computed. A thread takes 8 vectors of a row rather than 4:
@@ -109,7 +109,8 @@ BULK_COPIES = False
 class _Row:
     """What decides where a row goes: `units` vectors; each of them takes `words` 32-bit words in
     registers, and `copied_bytes` in shared memory (0 if copies can't fill it). is_heavy: whether
-    its math takes nearly as long as moving its bytes.
+    its math takes nearly as long as moving its bytes; is_plain: whether it is one axis of one
+    tensor.
     """
 
     rows: int
@@ -117,6 +118,7 @@ class _Row:
     words: int
     copied_bytes: int
     is_heavy: bool = False
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +242,11 @@ def _unheld(lowered: Lowered, row: _Row, device: CudaDevice) -> _Place:
 
 def _threads_in_one_wave(row: _Row, device: CudaDevice) -> int:
     """Threads of blocks so small that all rows are under way at once, with many loads each; 0 where
-    rows are too many for that, or short.
+    rows are too many or too few for that, or short.
     """
-    blocks = ceil_div(row.rows, device.sm_count)
-    for threads in (256, 128):
-        if blocks * threads <= _ONE_WAVE_THREADS and row.units >= _MOST_IN_FLIGHT * threads:
-            return threads
-    return 0
+    threads, blocks = _ONE_WAVE_THREADS, ceil_div(row.rows, device.sm_count)
+    is_full = 2 * blocks * threads > _ONE_WAVE_PER_SM >= blocks * threads
+    return threads if is_full and row.units >= _MOST_IN_FLIGHT * threads else 0
 
 
 def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges: bool) -> _Row:
@@ -262,7 +262,8 @@ def _describe(lowered: Lowered, vector: int, vectorized: tuple[bool, ...], edges
     bytes_each = sum(copied) if len(copied) == len(reused) else 0
     words = sum(max(s // 4, 1) for s in sizes.values())
     is_heavy = share_of_math(lowered.kernel) > _HEAVY
-    return _Row(lowered.rows, units, words, bytes_each, is_heavy)
+    is_plain = len(reused) == len(lowered.kernel.reduction_axes) == 1
+    return _Row(lowered.rows, units, words, bytes_each, is_heavy, is_plain)
 
 
 def _copies_in_bulk(
@@ -365,14 +366,16 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
 
 def _small_shares(row: _Row) -> _Place | None:
     """Blocks of a cluster whose threads hold so little in registers that SMs are full of them: the
-    smallest blocks that the largest cluster allows.
+    smallest blocks that the largest cluster allows. For rows of one tensor along one axis, as
+    measured. Large blocks leave no registers for loads of later passes: those would cost one block
+    in two (H200, rmsnorm 2048x131072: 266 us without, 307 with them).
     """
-    held = _SHARE_WORDS // row.words
+    held = _SHARE_WORDS // row.words if row.is_plain else 0
     for threads in (256, 512):
         cluster = power_of_two_at_least(ceil_div(row.units, threads * max(held, 1)))
         if held and 1 < cluster <= _MAX_CLUSTER:
             share = ceil_div(row.units, threads * cluster)
-            return _Place(threads, cluster, 0, share, is_early=False)
+            return _Place(threads, cluster, 0, share, is_early=threads < 512)
     return None
 
 
