@@ -74,7 +74,8 @@ _QUICK_ROW_BYTES = 16 << 10
 # pairs of blocks with shared memory, 4096x65536 250 for 272, rmsnorm 4096x65536 252 for 262).
 _SHARE_WORDS = 16
 # Rows that are read once for a maximum and a sum of exponentials are all under way at once, in
-# blocks of so few threads, with so many vectors in flight each, where that is at most so many an SM (H200, cross entropy 1024x32000: 24.6 us, 27.8 by 512 threads a row in waves).
+# blocks of so few threads, with so many vectors in flight each, where that is at most so many
+# threads an SM (H200, cross entropy 1024x32000: 24.6 us, 27.8 by 512 threads a row in waves).
 _ONE_WAVE_THREADS = 128
 _ONE_WAVE_PER_SM = 1152
 _MOST_IN_FLIGHT = 8
