@@ -166,9 +166,13 @@ class CudaRowScheduler:
         edges = over_edges is not None and over_edges[0] > vector
         if over_edges is not None and edges:
             vector, vectorized = over_edges
-        lowered = _in_fewer_walks(lowered, vector)
+        plain, lowered = lowered, _in_fewer_walks(lowered, vector)
         row = _describe(lowered, vector, vectorized, edges)
         place = _place(row, device) if row.words else _unheld(lowered, row, device)
+        if place.cluster == 1 and place.held >= row.units and place.registers == 1:
+            # One vector a thread: the exponentials that are summed are those that are stored
+            # (H200, softmax 512x1024: 4.1 us against 4.2).
+            lowered = plain
         threads = place.threads
         rows_per_block = max(128 // threads, 1) if threads <= 32 else 1
         rows_per_block = min(rows_per_block, power_of_two_at_least(max(lowered.rows, 1)))
