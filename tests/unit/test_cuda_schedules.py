@@ -427,25 +427,6 @@ def test_rows_of_one_vector_a_thread_take_each_exponential_once() -> None:
     assert cuda_row.is_online(_schedule(_softmax(32768, 1024), H200).lowered)
 
 
-def _scaled(dtype: D, rows: int, columns: int) -> CudaRow:
-    """x over its row's maximum."""
-    b = hand.Builder(("i", "r"))
-    x, y = b.buffer(dtype, "d1"), b.buffer(dtype, "d1", is_output=True)
-    value = b.load(x)
-    loads = list(range(value + 1))
-    top = b.reduce("max", value)
-    out = b.cast(b.node("div", D.Float, value, top), dtype)
-    after = list(range(top + 1, out + 1))
-    stages = [hand.stage(loads, [top]), hand.stage([*loads, *after], stores=[(y, out)])]
-    return _row(_lowered(b.kernel("scaled", stages), (rows, columns), ((columns, 1),) * 2), H200)
-
-
-def test_rows_of_exact_divisions_share_what_a_thread_prepares() -> None:
-    exact, cheap = _scaled(D.Float, 16384, 4096), _scaled(D.BFloat16, 16384, 8192)
-    assert (exact.threads, exact.persistent, exact.evict_last) == (128, 8, False)
-    assert (cheap.threads, cheap.persistent, cheap.evict_last) == (256, 4, True)
-
-
 def test_weights_of_many_rows_are_asked_for_with_the_row() -> None:
     def norm(rows: int) -> CudaRow:
         strides = ((4096, 1), (0, 1), (4096, 1))
