@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests import (
+    cases_deviations,
     cases_fusions,
     cases_inner_outer,
     cases_moves,
@@ -21,4 +22,5 @@ FUSION_CASES: list[Case] = [
     *cases_moves.CASES,
     *cases_inner_outer.CASES,
     *cases_online.CASES,
+    *cases_deviations.CASES,
 ]

@@ -377,7 +377,7 @@ static inline void fd_wait_copies(int pending) {
 }
 
 template <class T>
-static inline T __shfl_xor_sync(unsigned int members, T x, int distance) {
+static inline T shuffle(unsigned int members, T x, unsigned int from) {
   using namespace emulation;
   const unsigned int self = current;
   unsigned char (*slot)[16] = slots[fibers[self].shuffles++ % 2];
@@ -385,6 +385,14 @@ static inline T __shfl_xor_sync(unsigned int members, T x, int distance) {
   fibers[self].members = members;
   give_way(kWarp);
   T r;
-  memcpy(&r, slot[self ^ distance], sizeof r);
+  memcpy(&r, slot[from], sizeof r);
   return r;
+}
+template <class T>
+static inline T __shfl_xor_sync(unsigned int members, T x, int distance) {
+  return shuffle(members, x, emulation::current ^ distance);
+}
+template <class T>
+static inline T __shfl_sync(unsigned int members, T x, int lane, int width) {
+  return shuffle(members, x, (emulation::current & -width) + lane);
 }

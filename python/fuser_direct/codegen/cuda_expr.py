@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fuser_direct.dtypes import COMPONENT, INFO, is_complex, is_floating
 from fuser_direct.enums import DataType
-from fuser_direct.ir.kernel import CAST, CONST, INDEX, PARAM, REDUCE, SUMS_OF_EXP, Kernel, Node
+from fuser_direct.ir.kernel import CAST, CONST, INDEX, PAIRED, PARAM, REDUCE, Kernel, Node
 from fuser_direct.ops.table import KERNEL_ROWS, ROWS
 
 _REGISTER = {
@@ -178,10 +178,10 @@ def _as_float(value: float) -> float:
 
 
 def identity(reduction: str, dtype: DataType) -> str:
-    """The value that changes no result of `reduction` (sum, prod, max, min or one of SUMS_OF_EXP),
+    """The value that changes no result of `reduction` (sum, prod, max, min or one of PAIRED),
     in the register type of `dtype`.
     """
-    if reduction in ("sum", "prod", *SUMS_OF_EXP):
+    if reduction in ("sum", "prod", *PAIRED):
         return literal(1 if reduction == "prod" else 0, dtype)
     if dtype is DataType.Bool:
         return literal(reduction == "min", dtype)

@@ -56,16 +56,34 @@ def declare_dividers(body: Body) -> None:
         body.dividers[extent] = f"by{axis}"
 
 
-def declare_accumulator(body: Body, n: int, lanes: int = 0) -> None:
-    """Declares the accumulator of reduce node `n`, an array where `lanes` isn't 0."""
-    node = body.kernel.nodes[n]
+def centre(body: Body, total: int, n: int, seen: str, lanes: int = 0) -> None:
+    """Declares `points`, how many values a thread has added to a pair (unless `seen` is empty: then
+    they were counted), and takes the squares of their deviations relative to their mean.
+    """
+    kind = expr.register_type(body.kernel.nodes[n].dtype)
+    if seen:
+        body.line(f"{kind} points{n} = ({kind})({seen});")
+    body.line(f"const {kind} inverse{n} = 1 / points{n};")
+    count = f"points{n}, inverse{n}"
+    if not lanes:
+        body.line(f"a{n} = fd_centred(a{total}, a{n}, {count});")
+        return
+    with body.lanes() as lane:
+        body.line(f"a{n}[{lane}] = fd_centred(a{total}[{lane}], a{n}[{lane}], {count});")
+
+
+def declare_accumulator(body: Body, n: int, lanes: int = 0, name: str = "") -> None:
+    """Declares the accumulator of reduce node `n`, an array where `lanes` isn't 0; or another of
+    its kind.
+    """
+    node, name = body.kernel.nodes[n], name or f"a{n}"
     kind, start = expr.register_type(node.dtype), expr.identity(str(node.attr), node.dtype)
     if not lanes:
-        body.line(f"{kind} a{n} = {start};", str(node.attr))
+        body.line(f"{kind} {name} = {start};", str(node.attr))
         return
-    body.line(f"{kind} a{n}[{lanes}];", str(node.attr))
+    body.line(f"{kind} {name}[{lanes}];", str(node.attr))
     body.line("#pragma unroll")
-    body.line(f"for (int k = 0; k < {lanes}; ++k) a{n}[k] = {start};")
+    body.line(f"for (int k = 0; k < {lanes}; ++k) {name}[k] = {start};")
 
 
 def declare_lanes(body: Body, n: int) -> None:
@@ -81,10 +99,14 @@ def declare_lanes(body: Body, n: int) -> None:
 
 def accumulate(body: Body, n: int, into: str) -> None:
     """Adds the current value of reduce node `n`'s operand to the accumulator `into`."""
+    body.line(f"{into} = {combine(body, n)}::of({into}, {operand_text(body, n)});")
+
+
+def operand_text(body: Body, n: int) -> str:
+    """The current value of reduce node `n`'s operand."""
     node = body.kernel.nodes[n]
     arg = node.args[0]
-    value = expr.cast_text(body.name(arg), body.kernel.nodes[arg].dtype, node.dtype)
-    body.line(f"{into} = {combine(body, n)}::of({into}, {value});")
+    return expr.cast_text(body.name(arg), body.kernel.nodes[arg].dtype, node.dtype)
 
 
 def combine(body: Body, n: int) -> str:

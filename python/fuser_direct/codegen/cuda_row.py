@@ -17,15 +17,17 @@ from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import (
     accumulate,
     begin_buffers,
+    centre,
     declare_accumulator,
     declare_lanes,
     exponential,
     needs_index,
+    operand_text,
     points_range,
     units,
 )
 from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
-from fuser_direct.ir.dependence import reachable
+from fuser_direct.ir.dependence import deviation_pairs, reachable
 from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
 from fuser_direct.schedulers.dividers import launch_params
 from fuser_direct.schedulers.schedule import CudaRow
@@ -313,14 +315,20 @@ class _Walk:
         body.line("")
         body.line(f"// stage {number}")
         body.outer_values((n for n in stage.loop if not body.varies[n].intersection(self.axes)), ())
+        pairs = deviation_pairs(self.kernel, stage.reduces)
         for n in stage.reduces:
             declare_accumulator(body, n)
+        for n in pairs:
+            declare_accumulator(body, n, 0, f"base{n}")
         if stage.reduces or stage.stores:
             if self.parts:
                 self._pass_over_held(number, stage)
             else:
                 self._pass_over_memory(stage, "begin + x")
         self._late_values()
+        seen = f"(begin + x < end ? (end - begin - x - 1) / {self.step} + 1 : 0)"
+        for total, n in pairs.items():
+            centre(body, total, n, f"{seen} * {body.vector}")
         if self.schedule.leads and number == 0:
             body.line("fd_launch_next();")
         self.exchange.share(stage.reduces)
@@ -336,7 +344,9 @@ class _Walk:
         body, nodes = self.body, self.kernel.nodes
         # A maximum that a sum of exponentials goes with takes in the lanes of a unit at once.
         sums = {nodes[n].args[1]: n for n in stage.reduces if nodes[n].attr in SUMS_OF_EXP}
-        alone = [n for n in stage.reduces if n not in sums and n not in sums.values()]
+        pairs = deviation_pairs(self.kernel, stage.reduces)
+        together = {*sums, *sums.values(), *pairs, *pairs.values()}
+        alone = [n for n in stage.reduces if n not in together]
         for n in sums:
             declare_lanes(body, n)
 
@@ -345,11 +355,23 @@ class _Walk:
                 body.line(f"w{n}[{lane}] = {body.name(nodes[n].args[0])};")
             for n in alone:
                 accumulate(body, n, f"a{n}")
+            for total, n in pairs.items():
+                first, second = self._first_values(lane)
+                value = operand_text(body, total)
+                state = f"a{total}, a{n}, base{total}"
+                body.line(f"fd_add_first_deviation({state}, {value}, {first}, {second});")
 
         adds = add if stage.reduces else None
         body.unit(dict.fromkeys(stage.loop), packs, stage.stores, self.axes, adds)
         for top, total in sums.items():
             body.line(f"fd_add_exp<{exponential(body, total)}>(a{top}, a{total}, w{top});")
+
+    def _first_values(self, lane: str) -> tuple[str, str]:
+        """Conditions that `lane` of a unit is the first value of a thread's row, and the second."""
+        if self.body.vector == 1:
+            return "unit == begin + x", f"unit == begin + x + {self.step}"
+        is_first = "unit == begin + x"
+        return f"{is_first} && {lane} == 0", f"{is_first} && {lane} == 1"
 
     def _pass_over_held(self, number: int, stage: Stage) -> None:
         own = [n for n in self.own[number] if n not in self.early]

@@ -6,18 +6,21 @@ partial results in the same order.
 
 A sum of exponentials (`SUMS_OF_EXP`) is a partial result only together with the maximum it was
 taken relative to: partial sums are rescaled to the common maximum, which is reduced first, and
-added.
+added. A sum of squared deviations (`SQUARED_DEVIATIONS`) goes with the sum of the same values: both
+are combined as `lowering.deviations` has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
 from fuser_direct.codegen.cuda_body import Body
 from fuser_direct.codegen.cuda_reduction import combine, exponential
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
+from fuser_direct.ir.dependence import deviation_pairs
 from fuser_direct.ir.kernel import SUM_EXP, SUM_EXP_GUARDED, SUMS_OF_EXP
 from fuser_direct.schedulers.schedule import CudaInnerOuter, CudaRow
 
@@ -52,6 +55,8 @@ class Exchange:
         self.peers_started = False
         # Exchanges so far.
         self.count = 0
+        # Of the exchange whose text is being made.
+        self.pairs: dict[int, int] = {}
 
     def begin(self) -> None:
         """Tells the peers of the cluster that this block has started, and can be sent to."""
@@ -69,7 +74,8 @@ class Exchange:
         with body.block("if (threadIdx.x == 0)"):
             body.line(f"fd_barrier_init(met, {len(exchanged)});")
             for number, reduces in enumerate(exchanged):
-                size = sum(self._slot_bytes(n) for n in reduces) * self.warps
+                sent = [*reduces, *deviation_pairs(body.kernel, reduces)]
+                size = sum(self._slot_bytes(n) for n in sent) * self.warps
                 body.line(f"fd_barrier_expect(&met[{number}], {size});")
 
     def share(self, reduces: Sequence[int]) -> None:
@@ -77,9 +83,12 @@ class Exchange:
         if not reduces:
             return
         body = self.body
+        self.pairs = deviation_pairs(body.kernel, reduces)
         self._between_lanes(reduces)
         if self.warps > 1:
             self._between_warps(reduces)
+        for total, n in self.pairs.items():
+            body.line(f"a{total} = fd_multiply_add(points{n}, base{total}, a{total});")
         for n in reduces:
             node = body.kernel.nodes[n]
             if node.attr == SUM_EXP:
@@ -100,7 +109,15 @@ class Exchange:
         body, nodes = self.body, self.body.kernel.nodes
         width, members = min(self.schedule.threads, WARP), self._members()
         tops = {nodes[n].args[1] for n in reduces if nodes[n].attr in SUMS_OF_EXP}
-        for n in reduces:
+        for total, n in self.pairs.items():
+            kind = expr.register_type(nodes[n].dtype)
+            units = "end - begin"
+            if self.warps > 1:
+                step = self.schedule.threads * self.cluster
+                units = f"fd_units_of_warp(end - begin, {step}, x / {WARP})"
+            state = f"points{n}, a{total}, a{n}, base{total}, ({kind})(({units}) * {body.vector})"
+            body.line(f"fd_share_deviations<{width}>({state}, {members});")
+        for n in self._alone(reduces):
             value = f"a{n}"
             if n in tops:
                 body.line(f"const {expr.register_type(nodes[n].dtype)} own{n} = a{n};")
@@ -109,19 +126,30 @@ class Exchange:
                 value = f"fd_rescaled<{exponential(body, n)}>(a{n}, own{top}, a{top})"
             body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>({value}, {members});")
 
+    def _alone(self, reduces: Sequence[int]) -> list[int]:
+        """Those that are no part of a pair of sums and squared deviations."""
+        return [n for n in reduces if n not in self.pairs and n not in self.pairs.values()]
+
+    def _slots(self, reduces: Sequence[int]) -> list[tuple[int, str, str]]:
+        """What warps exchange: the node whose type it has, the array it goes to, and the value."""
+        found = [(n, f"s{n}", f"a{n}") for n in reduces]
+        return found + [(n, f"t{n}", f"base{n}") for n in self.pairs]
+
     def _between_warps(self, reduces: Sequence[int]) -> None:
         body, y = self.body, self.place
-        for n in reduces:
-            body.line(f"__shared__ {self._slot_type(n)} s{n}[{self.places}][{self.warps}];")
+        for n, slot, _ in self._slots(reduces):
+            body.line(f"__shared__ {self._slot_type(n)} {slot}[{self.places}][{self.warps}];")
         if self.cluster > 1:
             self._put_in_every_block(reduces)
         else:
             with body.block(f"if (x % {WARP} == 0)"):
-                for n in reduces:
-                    body.line(f"s{n}[{y}][x / {WARP}] = a{n};")
+                for _, slot, value in self._slots(reduces):
+                    body.line(f"{slot}[{y}][x / {WARP}] = {value};")
             body.line("__syncthreads();")
-        for n in reduces:
+        for n in self._alone(reduces):
             self._combine_warps(n)
+        for total, n in self.pairs.items():
+            self._combine_pairs(total, n)
         self.count += 1
 
     def _put_in_every_block(self, reduces: Sequence[int]) -> None:
@@ -130,13 +158,13 @@ class Exchange:
             body.line("fd_cluster_wait();", "all blocks of the cluster have started")
             self.peers_started = True
         with body.block(f"if (x % {WARP} < {self.cluster})"):
-            for n in reduces:
-                slot, rank = f"&s{n}[0][x / {WARP}]", f"x % {WARP}"
+            for n, name, value in self._slots(reduces):
+                slot, rank = f"&{name}[0][x / {WARP}]", f"x % {WARP}"
                 if self.sends:
-                    value = f"({self._slot_type(n)})a{n}" if self._is_bool(n) else f"a{n}"
+                    value = f"({self._slot_type(n)}){value}" if self._is_bool(n) else value
                     body.line(f"fd_send({slot}, {rank}, {value}, &met[{self.count}]);")
                 else:
-                    body.line(f"fd_put({slot}, {rank}, a{n});")
+                    body.line(f"fd_put({slot}, {rank}, {value});")
         if self.sends:
             body.line(f"fd_receive(&met[{self.count}]);")
         else:
@@ -184,6 +212,41 @@ class Exchange:
         for value in values[1:]:
             body.line(f"a{n} = {combine(body, n)}::of(a{n}, {value});")
         body.line(f"a{n} = fd_reduce_lanes<{combine(body, n)}, {width}>(a{n}, 0xffffffffu);")
+
+    def _combine_pairs(self, total: int, n: int) -> None:
+        """Every warp combines the partial results of a pair, relative to the first warp's base."""
+        body, place, vector = self.body, self.place, self.body.vector
+        width = min(1 << (self.warps - 1).bit_length(), WARP)
+        kind = expr.register_type(body.kernel.nodes[n].dtype)
+        count = -(-self.warps // WARP)
+        body.line(f"base{total} = t{total}[{place}][0];")
+        body.line(f"points{n} = ({kind})((end - begin) * {vector});")
+        body.line(f"{kind} counts{n}[{count}], sums{n}[{count}];")
+        body.line(f"a{total} = 0;")
+        with self._each_partial(count, width):
+            step = self.schedule.threads * self.cluster
+            units = f"fd_units_of_warp(end - begin, {step}, warp)"
+            body.line(f"counts{n}[j] = is_there ? ({kind})({units} * {vector}) : 0;")
+            own = f"s{total}[{place}][warp], counts{n}[j], t{total}[{place}][warp]"
+            body.line(f"sums{n}[j] = is_there ? fd_rebased({own}, base{total}) : 0;")
+            body.line(f"a{total} += sums{n}[j];")
+        add = f"fd_reduce_lanes<fd_reduce_sum, {width}>"
+        body.line(f"a{total} = {add}(a{total}, 0xffffffffu);")
+        body.line(f"const {kind} mean{n} = points{n} > 0 ? a{total} / points{n} : 0;")
+        body.line(f"a{n} = 0;")
+        with self._each_partial(count, width):
+            moved = f"sums{n}[j], s{n}[{place}][warp], counts{n}[j], mean{n}"
+            body.line(f"if (is_there) a{n} += fd_moved_squares({moved});")
+        body.line(f"a{n} = {add}(a{n}, 0xffffffffu);")
+
+    @contextmanager
+    def _each_partial(self, count: int, width: int) -> Iterator[None]:
+        """Lines for each of `count` partial results of a lane, of warp `warp` if it `is_there`."""
+        with self.body.block(f"for (int j = 0; j < {count}; ++j)", unroll=True):
+            self.body.line(f"const unsigned int wanted = x % {width} + j * {WARP};")
+            self.body.line(f"const bool is_there = wanted < {self.warps};")
+            self.body.line("const unsigned int warp = is_there ? wanted : 0;")
+            yield
 
     def _members(self) -> str:
         """Mask of the lanes that shuffle together: whole warps, unless the block's last warp isn't

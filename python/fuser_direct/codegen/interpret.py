@@ -24,6 +24,8 @@ from fuser_direct.ir.kernel import (
     INDEX,
     LOAD,
     PARAM,
+    PARTS_OF_DEVIATIONS,
+    SQUARED_DEVIATIONS,
     SUM_EXP_GUARDED,
     SUMS_OF_EXP,
     Kernel,
@@ -33,7 +35,7 @@ from fuser_direct.ir.kernel import (
 )
 from fuser_direct.ops import philox
 from fuser_direct.ops.narrow import fp8_bits, fp8_values
-from fuser_direct.ops.reference import reduction
+from fuser_direct.ops.reference import reduction, welford
 from fuser_direct.ops.reference_pointwise import cast, pointwise, reference_class, round_to
 from fuser_direct.ops.table import KERNEL_ROWS, ROWS
 
@@ -208,21 +210,27 @@ class _Run:
         """
         if node.attr in SUMS_OF_EXP:
             return self._sum_exp(node, known)
+        if node.attr == PARTS_OF_DEVIATIONS:
+            return self._parts_of_deviations(node, known)
+
+        def reduced(x: Array, axes: Sequence[int]) -> Array:
+            if node.attr == SQUARED_DEVIATIONS:
+                return welford(x, axes)[1]
+            return reduction(str(node.attr), x, axes, node.dtype)
+
         arg = node.args[0]
         x = cast(known[arg], self.kernel.nodes[arg].dtype, node.dtype)
         shape = [self.extents[a] if a in self.reduced else n for a, n in enumerate(x.shape)]
         x = np.broadcast_to(x, shape)
         if not self.kernel.is_split:
-            return np.expand_dims(
-                reduction(str(node.attr), x, self.reduced, node.dtype), self.reduced
-            )
+            return np.expand_dims(reduced(x, self.reduced), self.reduced)
         kept = [a for a in range(len(shape)) if a not in self.reduced]
         flat = np.transpose(x, (*kept, *self.reduced)).reshape(*(shape[a] for a in kept), -1)
         split = self.kernel.axes.index("s")
         parts = []
         for step in range(self.extents[split]):
             part = flat[..., step * self.chunk : (step + 1) * self.chunk]
-            parts.append(reduction(str(node.attr), part, (part.ndim - 1,), node.dtype))
+            parts.append(reduced(part, (part.ndim - 1,)))
         whole = np.concatenate(parts, axis=kept.index(split))
         return np.expand_dims(whole, self.reduced)
 
@@ -237,6 +245,14 @@ class _Run:
         shifted = pointwise("sub", [np.broadcast_to(x, shape), top], node.dtype)
         terms = pointwise("exp", [shifted], node.dtype)
         return np.expand_dims(reduction("sum", terms, self.reduced, node.dtype), self.reduced)
+
+    def _parts_of_deviations(self, node: Node, known: dict[int, Array]) -> Array:
+        squares, count = known[node.args[0]], known[node.args[2]]
+        sums = known[self.kernel.nodes[node.args[1]].args[0]]
+        with np.errstate(all="ignore"):
+            mean = sums.sum(self.reduced, keepdims=True) / count.sum(self.reduced, keepdims=True)
+            moved = count * np.square(sums / count - mean)
+            return np.asarray((squares + moved).sum(self.reduced, keepdims=True))
 
     def _outer(self, node: Node, known: dict[int, Array]) -> Array:
         """The reduction over the rows of each group; groups are of neighbouring rows, as many as

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from fuser_direct.ir.kernel import GATHER, INDEX, LOAD, REDUCE, Kernel, Node
+from fuser_direct.ir.kernel import (
+    GATHER,
+    INDEX,
+    LOAD,
+    PARTS_OF_DEVIATIONS,
+    REDUCE,
+    SQUARED_DEVIATIONS,
+    Kernel,
+    Node,
+)
 
 
 def varying_axes(kernel: Kernel) -> tuple[frozenset[int], ...]:
@@ -31,6 +40,13 @@ def reduce_dependent(kernel: Kernel) -> frozenset[int]:
         if node.op == REDUCE or found.intersection(node.args):
             found.add(n)
     return frozenset(found)
+
+
+def deviation_pairs(kernel: Kernel, reduces: Sequence[int]) -> dict[int, int]:
+    """The sums whose squared deviations are summed too, and the nodes that are these."""
+    nodes = kernel.nodes
+    kinds = (SQUARED_DEVIATIONS, PARTS_OF_DEVIATIONS)
+    return {nodes[n].args[1]: n for n in reduces if nodes[n].attr in kinds}
 
 
 def ready_loads(kernel: Kernel) -> frozenset[int]:

@@ -52,6 +52,14 @@ LOAD, GATHER, PARAM, CONST, INDEX, REDUCE, OUTER, CAST = (
 # m is infinite.
 SUM_EXP, SUM_EXP_GUARDED = "sum_exp", "sum_exp_guarded"
 SUMS_OF_EXP = (SUM_EXP, SUM_EXP_GUARDED)
+# The same, a value x and the sum of x over the row: the sum of (x - mean)^2, mean the sum over the
+# number of points, computed in the walk that sums (`lowering.deviations`).
+SQUARED_DEVIATIONS = "squared_deviations"
+# The same of values that were reduced in parts, by a part's sum of squared deviations from its own
+# mean, the sum of the parts' sums, and the number of values of a part.
+PARTS_OF_DEVIATIONS = "parts_of_deviations"
+# Reductions that are computed in the walk of the reduction which is their second operand.
+PAIRED = (*SUMS_OF_EXP, SQUARED_DEVIATIONS, PARTS_OF_DEVIATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ class Node:
     the buffer's strides give, and an optional Bool as for LOAD), PARAM (attr: scalar number), CONST
     (attr: the Python value), INDEX (attr: axis number; the current index along it, dtype Int),
     REDUCE (attr: sum, prod, max or min over all reduction axes, one arg, accumulated in the
-    register type of `dtype`; or one of SUMS_OF_EXP), OUTER (as REDUCE, over the iteration axes: one
+    register type of `dtype`; or one of PAIRED), OUTER (as REDUCE, over the iteration axes: one
     result for each point of the reduction axes), CAST, or the name of a row of the op table. args:
     operand nodes, by number; all come earlier in `Kernel.nodes`.
     """
@@ -154,7 +162,8 @@ class Kernel:
     axes: kinds in loop order, outermost first: `i` iteration, `r` reduction, and at most one `s`,
     first of all: a split of the reduction over independent work, whose step s covers the points [s
     * chunk, min(R, (s + 1) * chunk)) of the row-major flattened reduction space of R points.
-    Kernels with an `s` axis have one stage and store raw reduction results. Kernels with OUTER
+    Kernels with an `s` axis have one stage, and store either raw reduction results or, without
+    reductions, the points that they walk. Kernels with OUTER
     nodes have an axis `g` first of all: the rows are dealt out to its steps, the groups, as the
     schedule says, and each group leaves a result of its own. scalars: dtypes of the scalar
     parameters.

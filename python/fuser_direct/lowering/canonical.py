@@ -14,14 +14,15 @@ from fuser_direct.dtypes import INFO
 from fuser_direct.enums import DataType
 from fuser_direct.ir.dependence import reachable
 from fuser_direct.ir.kernel import (
-    CAST,
     DYNAMIC,
     GATHER,
     INDEX,
     LOAD,
     OUTER,
+    PAIRED,
     PARAM,
     REDUCE,
+    SQUARED_DEVIATIONS,
     AxisKind,
     Buffer,
     Kernel,
@@ -29,6 +30,7 @@ from fuser_direct.ir.kernel import (
     Stage,
     Store,
 )
+from fuser_direct.lowering.combine import Combined
 from fuser_direct.lowering.graph import Graph, Operand, ScalarSource
 from fuser_direct.records import dataclass
 
@@ -233,6 +235,7 @@ def stage(
         written = tuple(Store(b, n) for b, n in full if level[n] == number)
         gathered = tuple(Store(b, n) for b, n in outers if max(level[n], last) == number)
         roots = [nodes[n].args[0] for n in (*finished, *(s.node for s in gathered))]
+        roots += [arg for n in finished for arg in nodes[n].args[2:]]
         roots += [s.node for s in written]
         after = tuple(
             n
@@ -265,7 +268,9 @@ def _levels(
         else:
             moves = node.op != REDUCE and any(varies[a] for a in node.args)
         varies.append(moves)
-        behind = max((level[a] for a in node.args), default=0)
+        # A paired reduction ends with the walk of the other one.
+        operands = node.args[:1] if node.op == REDUCE else node.args
+        behind = max((level[a] for a in operands), default=0)
         level.append(behind + (node.op == REDUCE))
     return varies, level
 
@@ -320,8 +325,24 @@ def split_into(
     ]
     partial = _partial_kernel(lowered, chunk, splits, dense, workspaces)
     row_stores = [(s.buffer, s.node) for s in kernel.stages[0].row_stores]
-    finish = finish_kernel(lowered, reduces, row_stores, row_axes, splits, workspaces)
+    finish = finish_kernel(lowered, reduces, row_stores, row_axes, splits, workspaces, chunk)
     return partial, finish
+
+
+def deal_out(lowered: Lowered, chunk: int) -> Lowered:
+    """A kernel that only stores, with its points dealt out to parts of `chunk` points each."""
+    kernel = lowered.kernel
+    nodes = [replace(n, attr=n.number + 1) if n.op == INDEX else n for n in kernel.nodes]
+    return assemble(
+        lowered,
+        kernel.name,
+        ("s", *kernel.axes),
+        (-(-lowered.reduced_elems // chunk), *lowered.extents),
+        [replace(a, strides=(0, *a.strides)) for a in lowered.arguments],
+        nodes,
+        [(s.buffer, s.node) for s in kernel.stages[0].stores],
+        chunk,
+    )
 
 
 def _partial_kernel(
@@ -370,9 +391,13 @@ def finish_kernel(
     row_axes: Sequence[int],
     splits: int,
     workspaces: list[Operand],
+    chunk: int = 0,
 ) -> Lowered:
     """The kernel that reduces partial results and does what follows: the nodes `reduces` of
-    `lowered` are read from workspaces [splits, row_axes...], and (buffer, node) pairs stored."""
+    `lowered` are read from workspaces [splits, row_axes...], and (buffer, node) pairs stored.
+
+    chunk: points of each part; 0 if the schedule cuts them otherwise, which pairs don't allow.
+    """
     kernel = lowered.kernel
     row_sizes = tuple(lowered.extents[a] for a in row_axes)
     dense = dense_strides((splits, *row_sizes))
@@ -389,25 +414,35 @@ def finish_kernel(
         else node
         for node in kernel.nodes
     ]
-    added: list[Node] = []
+    combined = Combined(len(lowered.scalars), lowered.reduced_elems, chunk)
+    names: dict[int, int] = {}
     for n, workspace in zip(reduces, workspaces, strict=True):
         arguments.append(Argument(replace(workspace, is_output=False), dense))
-        added.append(Node(LOAD, (), workspace.dtype, len(arguments) - 1))
-        if workspace.dtype is kernel.nodes[n].dtype:
-            nodes[n] = Node(REDUCE, (-1 - len(added),), workspace.dtype, nodes[n].attr)
-        else:
+        node, buffer = kernel.nodes[n], len(arguments) - 1
+        if node.attr == SQUARED_DEVIATIONS:
+            assert chunk, node
+            names[n] = combined.deviations(workspace.dtype, names[node.args[1]], buffer)
+            continue
+        assert node.attr not in PAIRED, node
+        names[n] = combined.reduction(str(node.attr), workspace.dtype, buffer)
+        if workspace.dtype is not node.dtype:
             # Partial results of a half type stay float until the last one is added.
-            added.append(Node(REDUCE, (-1,), workspace.dtype, nodes[n].attr))
-            nodes[n] = Node(CAST, (-1 - len(added),), nodes[n].dtype)
-    # The new nodes come first, so that operands precede their users: shift every number by their
-    # count.
-    shifted = [replace(node, args=(i - 1,)) if node.args else node for i, node in enumerate(added)]
-    for node in nodes:
-        args = tuple(-a - 2 if a < 0 else a + len(added) for a in node.args)
-        shifted.append(replace(node, args=args))
-    stored = [(b, n + len(added)) for b, n in row_stores]
+            names[n] = combined.rounded(names[n], node.dtype)
+    # The new nodes come first, so that operands precede their users.
+    first = len(combined.nodes)
+    names = {n: names.get(n, n + first) for n in range(len(nodes))}
+    nodes = [replace(node, args=tuple(names[a] for a in node.args)) for node in nodes]
+    stored = [(b, names[n]) for b, n in row_stores]
+    scalars = (*lowered.scalars, *combined.values)
+    known = replace(kernel, scalars=(*kernel.scalars, *combined.dtypes))
     return only(
-        lowered, kernel.name + "_finish", axes, (splits, *row_sizes), arguments, shifted, stored
+        replace(lowered, kernel=known, scalars=scalars),
+        kernel.name + "_finish",
+        axes,
+        (splits, *row_sizes),
+        arguments,
+        [*combined.nodes, *nodes],
+        stored,
     )
 
 

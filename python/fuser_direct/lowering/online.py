@@ -18,58 +18,28 @@ Source: M. Milakov, N. Gimelshein, Online normalizer calculation for softmax, 20
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
-from fuser_direct.dtypes import INFO, is_narrow
 from fuser_direct.enums import DataType
 from fuser_direct.ir.kernel import (
-    CAST,
     CONST,
     REDUCE,
     SUM_EXP,
     SUM_EXP_GUARDED,
     Kernel,
     Node,
-    Stage,
 )
+from fuser_direct.lowering.pairs import merge_pairs, widened, widens
 
 
 def fuse_exponentials(kernel: Kernel) -> Kernel | None:
     """`kernel` with every pair of stages merged that allows it; None where there is no such pair.
     What later stages compute, and all stores, stay as they are.
     """
-    nodes, stages = list(kernel.nodes), [kernel.stages[0]]
-    for second in kernel.stages[1:]:
-        pairs = _pairs(nodes, stages[-1], second)
-        if pairs is None:
-            stages.append(second)
-            continue
-        for total, (top, kind) in pairs.items():
-            nodes[total] = replace(nodes[total], args=(nodes[top].args[0], top), attr=kind)
-        stages[-1] = _merged(stages[-1], second)
-    if len(stages) == len(kernel.stages):
-        return None
-    return replace(kernel, nodes=tuple(nodes), stages=tuple(stages))
+    return merge_pairs(kernel, _maximum)
 
 
-def _pairs(nodes: list[Node], first: Stage, second: Stage) -> dict[int, tuple[int, str]] | None:
-    """For each sum of the second stage, the maximum of the first and the kind of reduction, if it
-    computes nothing else.
-    """
-    if not second.reduces or second.stores or second.outers:
-        return None
-    found: dict[int, tuple[int, str]] = {}
-    taken: set[int] = set()
-    for n in second.reduces:
-        pair = _maximum(nodes, n)
-        if pair is None or pair[0] not in first.reduces or pair[0] in taken:
-            return None
-        found[n] = pair
-        taken.add(pair[0])
-    return found
-
-
-def _maximum(nodes: list[Node], total: int) -> tuple[int, str] | None:
+def _maximum(nodes: Sequence[Node], total: int) -> tuple[int, str] | None:
     """The maximum of x over the row and the kind of reduction, if node `total` is the sum of exp(x
     - maximum).
     """
@@ -82,20 +52,20 @@ def _maximum(nodes: list[Node], total: int) -> tuple[int, str] | None:
     shifted = nodes[power.args[0]]
     if shifted.op != "sub" or shifted.dtype is not node.dtype:
         return None
-    value, base = (_widened(nodes, arg) for arg in shifted.args)
+    value, base = (widened(nodes, arg) for arg in shifted.args)
     guarded = _guarded(nodes, base)
-    top = _widened(nodes, base if guarded is None else guarded)
+    top = widened(nodes, base if guarded is None else guarded)
     found = nodes[top]
-    if found.op != REDUCE or found.attr != "max" or _widened(nodes, found.args[0]) != value:
+    if found.op != REDUCE or found.attr != "max" or widened(nodes, found.args[0]) != value:
         return None
     operands = (found.dtype, nodes[found.args[0]].dtype, nodes[value].dtype)
-    same = all(d is node.dtype or _widens(d, node.dtype) for d in operands)
+    same = all(d is node.dtype or widens(d, node.dtype) for d in operands)
     if not same:
         return None
     return top, SUM_EXP if guarded is None else SUM_EXP_GUARDED
 
 
-def _guarded(nodes: list[Node], n: int) -> int | None:
+def _guarded(nodes: Sequence[Node], n: int) -> int | None:
     """The m of a node where(|m| == inf, 0, m)."""
     node = nodes[n]
     if node.op != "where":
@@ -106,27 +76,5 @@ def _guarded(nodes: list[Node], n: int) -> int | None:
     size, limit = (nodes[arg] for arg in is_infinite.args)
     if limit.op != CONST or limit.attr != math.inf or size.op != "abs":
         return None
-    same = _widened(nodes, size.args[0]) == _widened(nodes, node.args[2])
+    same = widened(nodes, size.args[0]) == widened(nodes, node.args[2])
     return node.args[2] if same and value.dtype is node.dtype else None
-
-
-def _widened(nodes: list[Node], n: int) -> int:
-    """The node whose value node `n` is, in a wider type."""
-    while nodes[n].op == CAST and _widens(nodes[nodes[n].args[0]].dtype, nodes[n].dtype):
-        n = nodes[n].args[0]
-    return n
-
-
-def _widens(source: DataType, target: DataType) -> bool:
-    """Whether a cast keeps a register as it is: a value of a half type or an fp8 as float."""
-    return target is DataType.Float and (INFO[source].is_half or is_narrow(source))
-
-
-def _merged(first: Stage, second: Stage) -> Stage:
-    """The walk of the first stage, and what follows from both."""
-    return replace(
-        first,
-        reduces=(*first.reduces, *second.reduces),
-        after=tuple(dict.fromkeys((*first.after, *second.after))),
-        row_stores=(*first.row_stores, *second.row_stores),
-    )

@@ -21,13 +21,12 @@ from fuser_direct.lowering.canonical import (
 from fuser_direct.lowering.graph import Operand
 
 
-def cut_stages(lowered: Lowered, with_results: bool = False) -> tuple[Lowered, ...]:
+def cut_stages(lowered: Lowered, keeps_walks: bool = False) -> tuple[Lowered, ...]:
     """One kernel for each stage of `lowered`, in order; they do what it does.
 
-    Results of a stage's reductions lie in workspaces over the iteration axes, in their own dtype:
-    operands whose tensor is None, numbered from 0. A stage that only stores becomes a kernel
-    without reduction axes. with_results: what is computed from the reductions once a row, and used
-    by later stages, goes there too, instead of being computed again at each of their points.
+    What a stage computes once a row from its reductions, as far as later stages use it, lies in
+    workspaces over the iteration axes, in its own dtype: operands whose tensor is None, numbered
+    from 0. A stage that only stores becomes a kernel without reduction axes, unless `keeps_walks`.
     """
     kernel = lowered.kernel
     rows = kernel.iteration_axes
@@ -43,31 +42,38 @@ def cut_stages(lowered: Lowered, with_results: bool = False) -> tuple[Lowered, .
             arguments.append(replace(workspace, operand=operand))
             nodes[n] = Node(LOAD, (), nodes[n].dtype, len(arguments) - 1)
         stores = [(s.buffer, s.node) for s in (*stage.stores, *stage.row_stores)]
-        results = _results(kernel, number) if with_results else []
-        for n in (*stage.reduces, *results):
+        for n in _used_later(kernel, number):
             operand = Operand(None, nodes[n].dtype, (), True, workspace=len(known))
             known[n] = Argument(operand, strides)
             arguments.append(known[n])
             stores.append((len(arguments) - 1, n))
         if stores:
-            parts.append(_part(lowered, f"{kernel.name}_{number}", arguments, nodes, stores))
+            name = f"{kernel.name}_{number}"
+            parts.append(_part(lowered, name, arguments, nodes, stores, keeps_walks))
     return tuple(parts)
 
 
-def _results(kernel: Kernel, number: int) -> list[int]:
-    """Float nodes that follow the reductions of stage `number` and that later stages use."""
+def _used_later(kernel: Kernel, number: int) -> list[int]:
+    """Reductions of stage `number`, and Float nodes that follow them, which later stages use; none
+    that only leads to others of these.
+    """
     used: set[int] = set()
+    roots: set[int] = set()
     for stage in kernel.stages[number + 1 :]:
-        used.update(s.node for s in (*stage.stores, *stage.row_stores))
+        roots.update(s.node for s in (*stage.stores, *stage.row_stores))
         for n in (*stage.loop, *stage.reduces, *stage.after):
             used.update(kernel.nodes[n].args)
-    return [
+            roots.add(n)
+    own = kernel.stages[number]
+    results = [
         n
-        for n in kernel.stages[number].after
-        if n in used
+        for n in own.after
+        if n in used | roots
         and kernel.nodes[n].dtype in (DataType.Float, DataType.Double)
         and kernel.nodes[n].op not in (CONST, PARAM)
     ]
+    needed = set(reachable(kernel.nodes, roots, results))
+    return [*(n for n in own.reduces if n in needed), *results]
 
 
 def _part(
@@ -76,10 +82,13 @@ def _part(
     arguments: list[Argument],
     nodes: list[Node],
     stores: list[tuple[int, int]],
+    keeps_walks: bool,
 ) -> Lowered:
     """The kernel of what `stores` need."""
     axes = lowered.kernel.axes
-    if not any(nodes[n].op == REDUCE for n in reachable(nodes, [n for _, n in stores])):
+    if not keeps_walks and not any(
+        nodes[n].op == REDUCE for n in reachable(nodes, [n for _, n in stores])
+    ):
         row: AxisKind = "i"
         axes = tuple(row for _ in axes)
     return only(lowered, name, axes, lowered.extents, arguments, nodes, stores)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import UnsupportedError
-from fuser_direct.lowering.canonical import Lowered, split
+from fuser_direct.lowering.canonical import Lowered, deal_out, split
 from fuser_direct.lowering.outer import with_groups
 from fuser_direct.lowering.stages import cut_stages
 from fuser_direct.schedulers import cpu, cpu_inner_outer, cuda_reduction
@@ -48,11 +48,19 @@ def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ..
     worth spreading over more blocks.
     """
     found: list[Lowered] = []
+    if isinstance(device, CudaDevice):
+        lowered = cuda_reduction.in_fewer_walks(lowered)
     stages: tuple[Lowered, ...] = (lowered,)
+    walk = 0
     if _leaves_idle(lowered, device):
-        stages = cut_stages(lowered, with_results=isinstance(device, CpuDevice))
+        if isinstance(device, CudaDevice):
+            walk = cuda_reduction.walk_chunk(lowered, device)
+        stages = cut_stages(lowered, keeps_walks=walk > 0)
     workspaces = sum(len(stage.reduces) + len(stage.after) for stage in lowered.kernel.stages)
     for part in stages:
+        if walk and not part.kernel.stages[0].reduces:
+            found.append(deal_out(part, walk))
+            continue
         if isinstance(device, CpuDevice):
             chunk = cpu.split_chunk(part)
         else:
@@ -173,7 +181,8 @@ def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:
     if not device.has_clusters or not isinstance(schedule, CudaRow | CudaColumn):
         return made
     assert isinstance(launch, CudaLaunch)
-    if made.lowered.kernel.is_split:
+    kernel = made.lowered.kernel
+    if kernel.is_split and kernel.stages[0].reduces:
         return replace(made, schedule=replace(schedule, leads=True))
     if adds_partial_results(made.lowered):
         return replace(

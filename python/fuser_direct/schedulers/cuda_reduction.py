@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.errors import LaunchError
+from fuser_direct.ir.dependence import deviation_pairs, varying_axes
 from fuser_direct.lowering.canonical import Lowered, can_split
+from fuser_direct.lowering.deviations import fuse_deviations
 from fuser_direct.schedulers.contract import (
     Change,
     CudaDevice,
@@ -22,6 +25,7 @@ from fuser_direct.schedulers.vectorize import (
     power_of_two_at_least,
     reused_loads,
     round_up,
+    streamed_loads,
     vectorization,
 )
 
@@ -31,6 +35,12 @@ _SPLIT_BELOW_WAVES = 1
 _PARTS_PER_SM = 2
 # ... as long as each of them still reads this much.
 _SPLIT_MIN_BYTES = 32 << 10
+# Points of a part from which on a stage that only stores walks columns: 4 a thread.
+_MIN_WALK_POINTS = 128
+# Registers of a part's thread beside what it keeps of its columns and has in flight; and vectors
+# of an input that it has in flight at most.
+_MATH_REGISTERS = 16
+_IN_FLIGHT = 4
 # Whether column reductions read their inputs under the L2 policy "evict last" (H200, column_sum
 # 16384x8192: 74.6 us with it, 74.2 without).
 EVICT_LAST = False
@@ -71,6 +81,11 @@ class CudaColumnScheduler:
         if adds_partial_results(lowered) and points > threads_y:
             # Their number follows from a row count, which isn't to be compiled in.
             unroll = 4
+        is_walk = lowered.kernel.is_split and not lowered.kernel.stages[0].reduces
+        blocks_per_sm = 0
+        if is_walk or (lowered.kernel.is_split and len(streamed_loads(lowered)) > 1):
+            threads, unroll, blocks_per_sm = _unspilled(lowered, vector, device)
+            threads_y = min(threads_y, threads // threads_x)
         schedule = CudaColumn(
             vector,
             threads_x,
@@ -81,6 +96,8 @@ class CudaColumnScheduler:
             uniform=uniform_nodes(lowered, vector),
             evict_last=EVICT_LAST and not adds_partial_results(lowered),
             evict_first=not EVICT_LAST and streams(lowered, device),
+            backwards=is_walk,
+            blocks_per_sm=blocks_per_sm,
         )
         launch = CudaLaunch((ceil_div(units, threads_x), 1, 1), (threads_x, threads_y, 1))
         kind = (
@@ -93,6 +110,47 @@ class CudaColumnScheduler:
             f"block {threads_x}x{threads_y}"
         )
         return Scheduled(lowered, kind, schedule, launch, reason)
+
+
+def in_fewer_walks(lowered: Lowered) -> Lowered:
+    """The kernel with one walk for sums of columns and of squared deviations from their means,
+    where there are both: columns aren't held on chip, so that a walk is a pass over memory.
+    """
+    if not lowered.kernel.reduction_axes or lowered.kernel.axes[-1] != "i":
+        return lowered
+    return fuse_deviations(lowered) or lowered
+
+
+def _unspilled(lowered: Lowered, vector: int, device: CudaDevice) -> tuple[int, int, int]:
+    """Threads of a block, vectors in flight, and blocks that are to fit an SM's registers,
+    of one part of a walk: as many as parts are made for an SM, if accumulators and values of
+    columns fit their registers.
+    """
+    kernel = lowered.kernel
+    (stage,) = kernel.stages
+    varies, innermost = varying_axes(kernel), len(kernel.axes) - 1
+    used = {arg for n in stage.loop for arg in kernel.nodes[n].args}
+    kept = [n for n in kernel.prologue if n in used and innermost in varies[n]]
+    kept += [*stage.reduces, *deviation_pairs(kernel, stage.reduces)]
+    words = vector * sum(max(INFO[kernel.nodes[n].dtype].itemsize_bytes // 4, 1) for n in kept)
+    loads = streamed_loads(lowered)
+    size = sum(INFO[lowered.arguments[b].operand.dtype].itemsize_bytes for b in loads)
+    parts, each = _parts_per_sm(lowered), max(vector * size // 4, 1)
+    for threads in (512, 256) if parts == _PARTS_PER_SM else (256,):
+        registers = device.registers_per_sm // (parts * threads)
+        at_once = (registers - words - _MATH_REGISTERS) // each
+        if at_once > 0:
+            return threads, max(min(_IN_FLIGHT // max(len(loads), 1), at_once), 1), parts
+    return 256, 1, 0
+
+
+def _parts_per_sm(lowered: Lowered) -> int:
+    """Parts of a walk for each SM: more and smaller ones where columns of several inputs are read,
+    since their vectors and values take registers (H200, batch_norm_backward_channels_last 256x256x28x28: 130 us
+    for 133 by two parts of 512 threads).
+    """
+    are_many = lowered.kernel.axes[-1] == "i" and len(streamed_loads(lowered)) > 1
+    return _PARTS_PER_SM + are_many
 
 
 def adds_partial_results(lowered: Lowered) -> bool:
@@ -131,7 +189,25 @@ def split_chunk(lowered: Lowered, device: CudaDevice) -> int:
     Worth it when rows alone leave SMs idle and every part still moves enough bytes to pay for a
     second kernel.
     """
-    if not can_split(lowered.kernel) or lowered.rows == 0:
+    return _chunk(lowered, device) if can_split(lowered.kernel) else 0
+
+
+def walk_chunk(lowered: Lowered, device: CudaDevice) -> int:
+    """Points of each part if a stage of column reductions that only stores is to walk the columns
+    as the stages before it do, or 0.
+
+    A thread then evaluates the values of its columns once for all its points, and the last points
+    that the stage before it has read come first, which the L2 still holds. Worth it where a thread
+    has some of them.
+    """
+    if not lowered.kernel.reduction_axes or lowered.kernel.axes[-1] != "i":
+        return 0
+    chunk = _chunk(lowered, device)
+    return chunk if chunk >= _MIN_WALK_POINTS else 0
+
+
+def _chunk(lowered: Lowered, device: CudaDevice) -> int:
+    if lowered.rows == 0:
         return 0
     vector, _ = vectorization(lowered)
     if lowered.kernel.axes[-1] == "r":
@@ -140,7 +216,7 @@ def split_chunk(lowered: Lowered, device: CudaDevice) -> int:
         blocks, step = ceil_div(lowered.rows, 16 * vector), 32
     if blocks >= _SPLIT_BELOW_WAVES * device.sm_count:
         return 0
-    wanted = max(_PARTS_PER_SM * device.sm_count // blocks, 2)
+    wanted = max(_parts_per_sm(lowered) * device.sm_count // blocks, 2)
     bytes_each = lowered.moved_bytes // blocks
     parts = min(wanted, bytes_each // _SPLIT_MIN_BYTES, ceil_div(lowered.reduced_elems, step))
     if parts < 2:

@@ -139,8 +139,10 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads, evict_last, evict_first: as in `CudaRow`. uniform: as in
+    extent. follows, leads, evict_last, evict_first, blocks_per_sm: as in `CudaRow`. uniform: as in
     `CudaPointwise`.
+
+    backwards: whether stages that only store walk their points from the last to the first.
     """
 
     vector: int
@@ -154,6 +156,8 @@ class CudaColumn:
     uniform: tuple[int, ...] = ()
     evict_last: bool = False
     evict_first: bool = False
+    backwards: bool = False
+    blocks_per_sm: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,14 @@ def reused_loads(lowered: Lowered) -> tuple[int, ...]:
     return tuple(sorted(b for b, count in seen.items() if count > 1))
 
 
+def streamed_loads(lowered: Lowered) -> tuple[int, ...]:
+    """Buffers that are read at every point."""
+    arguments = enumerate(lowered.arguments)
+    return tuple(
+        b for b, a in arguments if not a.operand.is_output and _moves_everywhere(lowered, b)
+    )
+
+
 # Ops that cost tens of instructions: a kernel with some of them needs more independent work per
 # thread.
 _HEAVY = frozenset(

@@ -127,6 +127,140 @@ __device__ __forceinline__ T fd_exp_sum_guarded(T sum, T top) {
   return fd_exp_base(-top) == -top ? sum : top;
 }
 
+//- fd_deviation_base
+// What a thread's deviations are taken from, given its first value: that value, or 0 where a
+// difference from it could be infinite or NaN.
+__device__ __forceinline__ float fd_deviation_base(float first) {
+  return fabsf(first) < 1e37f ? first : 0.0f;
+}
+__device__ __forceinline__ double fd_deviation_base(double first) {
+  return fabs(first) < 1e307 ? first : 0.0;
+}
+
+//- fd_multiply_add
+__device__ __forceinline__ float fd_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double fd_multiply_add(double a, double b, double c) {
+  return fma(a, b, c);
+}
+
+//- fd_choose_base
+// Chooses the base by a thread's first two values: the first, unless the second is far from it, as
+// where the first stands alone and would make all others deviate.
+template <class T>
+__device__ __forceinline__ void fd_choose_base(T& base, T x, bool is_second) {
+  if (!is_second) base = fd_deviation_base(x);
+  if (is_second && !(fabs(x - base) <= (T)0.5 * fabs(base))) base = 0;
+}
+
+//- fd_add_deviation
+// Adds x - base to `sum` and its square to `squares`.
+template <class T>
+__device__ __forceinline__ void fd_add_deviation(T& sum, T& squares, T base, T x) {
+  const T away = x - base;
+  sum += away;
+  squares = fd_multiply_add(away, away, squares);
+}
+
+//- fd_add_part
+// Adds a part of `count` values to sums of deviations from `base` and of their squares: its sum, and
+// its sum of squared deviations from its own mean.
+template <class T>
+__device__ __forceinline__ void fd_add_part(T& sum, T& squares, T base, T part, T own, T count) {
+  const T away = part / count - base;
+  const T moved = away * count;
+  sum += moved;
+  squares += own + moved * away;
+}
+
+//- fd_add_first_deviation
+// The same, where the base isn't chosen yet until the second value is there.
+template <class T>
+__device__ __forceinline__ void fd_add_first_deviation(T& sum, T& squares, T& base, T x,
+                                                       bool is_first, bool is_second) {
+  if (is_first) base = fd_deviation_base(x);
+  if (is_second && base != 0 && !(fabs(x - base) <= (T)0.5 * fabs(base))) {
+    sum = base;
+    squares = base * base;
+    base = 0;
+  }
+  fd_add_deviation(sum, squares, base, x);
+}
+
+//- fd_centred
+// The sum of squared deviations from the mean of `count` values, from that of their deviations from
+// a base; inverse: 1 / count.
+template <class T>
+__device__ __forceinline__ T fd_centred(T sum, T squares, T count, T inverse) {
+  return count > (T)1 ? squares - sum * (sum * inverse) : sum * (T)0;
+}
+
+//- fd_parts
+// What combining two parts of `mine` and `other` values, other > 0, takes besides their sums.
+template <class T>
+struct fd_parts {
+  T other, of_mine, of_other, weight;
+  __device__ __forceinline__ fd_parts(T mine, T others) {
+    other = others;
+    of_mine = (T)1 / mine;
+    of_other = (T)1 / others;
+    weight = mine * (others / (mine + others));
+  }
+};
+
+//- fd_combine_deviations
+// Takes in another part: its sum of deviations from its base, and that of squared deviations from
+// its mean.
+template <class T>
+__device__ __forceinline__ void fd_combine_deviations(T& sum, T& squares, T base, T others_sum,
+                                                      T others_squares, T others_base,
+                                                      const fd_parts<T>& parts) {
+  const T moved = others_base - base;
+  const T apart = moved + (others_sum * parts.of_other - sum * parts.of_mine);
+  squares += others_squares + apart * apart * parts.weight;
+  sum += fd_multiply_add(parts.other, moved, others_sum);
+}
+
+//- fd_rebased
+// A sum of `count` deviations from `base`, made one of deviations from `common`.
+template <class T>
+__device__ __forceinline__ T fd_rebased(T sum, T count, T base, T common) {
+  return fd_multiply_add(count, base - common, sum);
+}
+
+//- fd_moved_squares
+// The sum of squared deviations from `mean`, given that from the mean of `count` values, which is
+// their `sum` over `count`.
+template <class T>
+__device__ __forceinline__ T fd_moved_squares(T sum, T squares, T count, T mean) {
+  const T apart = count > 0 ? sum / count - mean : (T)0;
+  return squares + apart * apart * count;
+}
+
+//- fd_share_deviations
+// Every lane of an aligned group of Width lanes gets the sums of all, relative to the base of lane 0
+// and to their mean; `whole` is how many values they have together.
+template <int Width, class T>
+__device__ __forceinline__ void fd_share_deviations(T& count, T& sum, T& squares, T& base, T whole,
+                                                    unsigned int members) {
+  const T common = __shfl_sync(members, base, 0, Width);
+  const T own = fd_rebased(sum, count, base, common);
+  sum = fd_reduce_lanes<fd_reduce_sum, Width>(own, members);
+  squares = fd_moved_squares(own, squares, count, whole > 0 ? sum / whole : (T)0);
+  squares = fd_reduce_lanes<fd_reduce_sum, Width>(squares, members);
+  base = common;
+  count = whole;
+}
+
+//- fd_units_of_warp
+// How many of `units` units, dealt out to the threads of a row in turn, `step` threads, those of
+// warp `warp` have.
+__device__ __forceinline__ unsigned int fd_units_of_warp(unsigned int units, unsigned int step,
+                                                         unsigned int warp) {
+  const unsigned int rest = units % step, first = warp * 32;
+  const unsigned int more = rest < first ? 0 : rest - first;
+  return units / step * 32 + (more < 32 ? more : 32);
+}
+
 //- fd_cluster_arrive fd_cluster_wait
 // The barrier of all threads of a cluster: what was written before arriving can be read after waiting.
 __device__ __forceinline__ void fd_cluster_arrive() {
