@@ -11,6 +11,7 @@ from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
 from fuser_direct.ir.kernel import SUMS_OF_EXP
 from fuser_direct.lowering.canonical import Lowered
+from fuser_direct.lowering.deviations import fuse_deviations
 from fuser_direct.lowering.online import fuse_exponentials
 from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import (
@@ -43,6 +44,9 @@ _HELD_WORDS = {512: 64, 1024: 24}
 _OVERFLOW_WORDS = 12
 # Shared memory of a block that a held row leaves to exchanges and the system.
 _SHARED_RESERVE = 3 << 10
+# Shared memory in which blocks of a cluster leave partial results, for each of these blocks: three
+# values a warp.
+_EXCHANGE_BYTES = 3 * 4 * 16
 # Largest cluster that every GPU with clusters takes.
 _MAX_CLUSTER = 8
 # Blocks that may share a row which doesn't fit one SM. Any number would serve, but clusters of 7
@@ -54,6 +58,11 @@ CLUSTERS = (2, 4, 8)
 _MIN_CLUSTER_UNITS = 256
 # The same for a pair of blocks, which halves less than it costs on short rows.
 _MIN_PAIR_UNITS = 1024
+# Blocks of larger clusters have this many threads, and hold half of their share in registers, as
+# far as these take so many words (H200, batch norm 256x256x28x28 and its backward pass: 63.0 and
+# 91.7 us; 72.1 and 100.3 by 512 threads from shared memory alone, or nearly).
+_HALVES_THREADS = 256
+_HALF_WORDS = 56
 # Small blocks of clusters that hold rows in registers: so many an SM, with so many registers for
 # all else.
 _SMALL_BLOCKS = 4
@@ -63,8 +72,8 @@ _MOST_UNROLLED = 32
 # Clusters of four and more leave some SMs of uneven groups out (124 of an H200's 132 are reached).
 _CLUSTER_SMS = 0.94
 # How much more than the least time of whole waves fewer blocks a row are worth: they exchange
-# less (H200, batch norm 256x256x28x28: 70 us with 4 blocks, 73 with 8 and fuller waves).
-_NEARLY = 1.15
+# less.
+_NEARLY = 1.1
 # With few rows an SM, filling and draining is what counts: asynchronous copies of short rows let
 # more blocks start at once (H200, rmsnorm 2048x5120: 13.2 us against 14.4 from registers).
 _QUICK_ROWS_PER_SM = 16
@@ -96,6 +105,12 @@ EVICT_LAST = True
 # rescaling, one more exponential a unit, adds little.
 ONLINE = True
 _MIN_ONLINE_VECTOR = 4
+_MANY_THREADS = 1024
+# Whether a row's sum and that of squared deviations from its mean are found in one walk
+# (`lowering.deviations`): where rows aren't held, or so many threads share them that an exchange
+# takes longer than what one of a pair has more to compute (H200, batch norm 64x128x28x28, 1024
+# threads: 12.3 us for 12.9; layernorm 16384x4096, 128 threads: 71.5 for 67.0).
+DEVIATIONS = True
 # Clusters of more blocks than this that hold rows in shared memory send each other partial results
 # instead of meeting at the cluster's barrier, where each thread waits for all it has under way
 # (H200, batch norm 256x256x28x28, 4 blocks: 70 us against 75). Pairs meet sooner than they send
@@ -173,6 +188,12 @@ class CudaRowScheduler:
             # One vector a thread: the exponentials that are summed are those that are stored
             # (H200, softmax 512x1024: 4.1 us against 4.2).
             lowered = plain
+        fused = fuse_deviations(lowered) if DEVIATIONS and not edges else None
+        if fused is not None and (
+            place.cluster > 1 or place.threads >= _MANY_THREADS or place.held < row.units
+        ):
+            lowered, row = fused, _describe(fused, vector, vectorized, edges)
+            place = place if row.words else _unheld(lowered, row, device)
         threads = place.threads
         rows_per_block = max(128 // threads, 1) if threads <= 32 else 1
         rows_per_block = min(rows_per_block, power_of_two_at_least(max(lowered.rows, 1)))
@@ -190,7 +211,8 @@ class CudaRowScheduler:
             index_bits(lowered),
             place.shared,
             # Asynchronous copies under this policy stopped with "illegal instruction" on an H200.
-            # Rows that are only streamed lose by it: cross entropy 8192x128256 630 us, 579 without.
+            # Rows that are partly copied lose by it (batch norm 256x256x28x28: 63 us, 70 with it),
+            # and such as are only streamed: cross entropy 8192x128256 630 us, 579 without.
             EVICT_LAST and place.held > 0 and (not place.shared or bulk) and not row.is_heavy,
             place.cluster,
             place.blocks_per_sm,
@@ -213,6 +235,7 @@ class CudaRowScheduler:
             f"{'block' if place.cluster > 1 else 'row'}, {_where(place, row)}"
             f"{', aligned vectors over the edges of rows' if edges else ''}"
             f"{', maximum and sum of exponentials in one walk' if is_online(lowered) else ''}"
+            f"{', sum and squared deviations in one walk' if lowered is fused else ''}"
         )
         return Scheduled(lowered, kind, schedule, launch, reason)
 
@@ -359,7 +382,10 @@ def _place(row: _Row, device: CudaDevice) -> _Place:
         threads = 512 if row.units <= 8 * 512 else 1024
         shared = ceil_div(row.units, threads)
         if shared * threads * row.copied_bytes <= device.shared_per_block_bytes - _SHARED_RESERVE:
-            return _Place(threads, shared=shared)
+            # One block an SM: part of its row may as well be in registers (H200, batch norm
+            # 64x128x28x28 and its backward pass: 12.6 and 16.6 us for 12.9 and 17.1).
+            registers = min(shared // 2, _HELD_WORDS[1024] // row.words) if few else 0
+            return _Place(threads, shared=shared - registers, registers=registers)
     if _fits_registers(row, 512, ceil_div(row.units, 512), 1, device):
         return _Place(512, registers=ceil_div(row.units, 512))
     if device.has_clusters:
@@ -428,13 +454,25 @@ def _cluster_threads(units: int) -> int:
 
 
 def _is_held(row: _Row, place: _Place) -> bool:
-    """Whether a block's registers take what its shared memory doesn't."""
+    """Whether a block's threads take what its shared memory doesn't."""
+    if place.threads == _HALVES_THREADS and place.shared:
+        return place.shared + place.registers <= _MOST_UNROLLED
     return place.registers * row.words <= (_OVERFLOW_WORDS if place.shared else 64)
 
 
-def _half_sm(device: CudaDevice) -> int:
-    """Shared memory of a block if two are to fit an SM."""
-    return (device.shared_per_block_bytes - _SHARED_RESERVE) // 2
+def _in_halves(row: _Row, cluster: int) -> _Place:
+    """The share of each block of a larger cluster: half in shared memory, half in registers."""
+    held = ceil_div(ceil_div(row.units, cluster), _HALVES_THREADS)
+    registers = min(ceil_div(held, 2), _HALF_WORDS // row.words)
+    return _Place(_HALVES_THREADS, cluster, held - registers, registers)
+
+
+def _half_sm(device: CudaDevice, cluster: int) -> int:
+    """Shared memory of a block if two are to fit an SM: each has an exchange, and 1 KiB that the
+    system takes.
+    """
+    half = (device.shared_per_block_bytes + 1024) // 2
+    return half - 1024 - 64 - _EXCHANGE_BYTES * cluster
 
 
 def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
@@ -446,7 +484,7 @@ def _in_cluster(row: _Row, device: CudaDevice, cluster: int) -> _Place:
     held = ceil_div(units, threads)
     if held * row.words <= 16 or not row.copied_bytes:
         return _Place(threads, cluster, 0, held)
-    shared = min(held, _shared_units(row, threads, _half_sm(device)))
+    shared = min(held, _shared_units(row, threads, _half_sm(device, cluster)))
     return _Place(threads, cluster, shared, held - shared)
 
 
@@ -461,9 +499,11 @@ def _least_cluster(row: _Row, device: CudaDevice) -> _Place | None:
     found = []
     for cluster in CLUSTERS if row.copied_bytes else ():
         place = _in_cluster(row, device, cluster)
-        if not _is_held(row, place):
-            continue
-        found.append((_waves_cost(row, device, cluster, _blocks_per_sm(row, place, device)), place))
+        if cluster > 2:
+            place = _in_halves(row, cluster)
+        per_sm = _blocks_per_sm(row, place, device)
+        if per_sm > 1 and _is_held(row, place):
+            found.append((_waves_cost(row, device, cluster, per_sm), place))
     if not found:
         return _small_blocks(row, device)
     enough = _NEARLY * min(cost for cost, _ in found)
@@ -473,6 +513,7 @@ def _least_cluster(row: _Row, device: CudaDevice) -> _Place | None:
 def _blocks_per_sm(row: _Row, place: _Place, device: CudaDevice) -> int:
     """How many blocks an SM's shared memory, registers and threads have room for."""
     block_bytes = place.threads * place.shared * row.copied_bytes + 1024
+    block_bytes += 64 + _EXCHANGE_BYTES * place.cluster
     by_memory = (device.shared_per_block_bytes + 1024) // block_bytes
     registers = place.threads * (place.registers * row.words + _MATH_REGISTERS)
     by_threads = device.max_threads_per_sm // place.threads
