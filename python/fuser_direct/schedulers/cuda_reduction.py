@@ -146,8 +146,8 @@ def _unspilled(lowered: Lowered, vector: int, device: CudaDevice) -> tuple[int, 
 
 def _parts_per_sm(lowered: Lowered) -> int:
     """Parts of a walk for each SM: more and smaller ones where columns of several inputs are read,
-    since their vectors and values take registers (H200, batch_norm_backward_channels_last 256x256x28x28: 130 us
-    for 133 by two parts of 512 threads).
+    since their vectors and values take registers (H200, batch_norm_backward_channels_last
+    256x256x28x28: 130 us for 133 by two parts of 512 threads).
     """
     are_many = lowered.kernel.axes[-1] == "i" and len(streamed_loads(lowered)) > 1
     return _PARTS_PER_SM + are_many
