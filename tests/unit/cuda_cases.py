@@ -85,6 +85,13 @@ def _online(case: Case) -> Case:
     return replace(case, name=f"online-{case.name}", kernel=kernel)
 
 
+def _passing(case: Case) -> Case:
+    """The case with loads that let go of their lines in L2."""
+    assert isinstance(case.schedule, CudaRow | CudaColumn)
+    schedule = replace(case.schedule, evict_first=True)
+    return replace(case, name=f"{case.name}-evict-first", schedule=schedule)
+
+
 def _keeping(case: Case) -> Case:
     """The case with loads that keep their lines in L2."""
     assert isinstance(case.schedule, CudaPointwise | CudaColumn)
@@ -323,6 +330,22 @@ BY_COLUMN = [
         (40, 64),
         ((64, 1), (0, 1), (0, 1)),
     ),
+]
+
+
+def _in_clusters(case: Case, cluster: int, **more: Any) -> Case:
+    """The case with columns that blocks of a cluster share."""
+    assert isinstance(case.schedule, CudaColumn)
+    schedule = replace(case.schedule, cluster=cluster, **more)
+    name = f"{case.name}-in-clusters-of-{cluster}"
+    return replace(case, name=name, schedule=schedule, grid=case.grid * cluster)
+
+
+# Clusters with more peers than points, of odd size, with results that all blocks need, without
+# peers in a block, with all of shared memory asked for.
+BY_COLUMN += [
+    _in_clusters(case, cluster, follows=False)
+    for case, cluster in zip(BY_COLUMN, (16, 3, 2, 4, 7, 8, 2), strict=True)
 ]
 
 POINTWISE = [
@@ -584,6 +607,7 @@ GATHERING = [
 
 # Inputs that are read under a cache policy.
 POINTWISE += [_keeping(POINTWISE[0])]
-BY_COLUMN += [_keeping(BY_COLUMN[0])]
+BY_ROW += [_passing(case) for case in BY_ROW if case.name == "full-sum-split"]
+BY_COLUMN += [_keeping(BY_COLUMN[0]), _passing(BY_COLUMN[2])]
 
 CASES = [*POINTWISE, *BY_ROW, *BY_COLUMN, *TRANSPOSED, *GATHERING]

@@ -55,7 +55,7 @@ def build() -> Any:
 def test_text_builds_without_includes(build: Any, case: Case) -> None:
     text = cuda.emit(case.kernel, case.schedule)
     assert "#include" not in text
-    marks = ("evict-last", "online", "hold2+1", "with-edges", "by-vectors")
+    marks = ("evict-last", "evict-first", "online", "hold2+1", "with-edges", "by-vectors")
     every = case in (POINTWISE[0], BY_ROW[0], BY_COLUMN[1]) or any(m in case.name for m in marks)
     archs = ("sm_80", "sm_90a", "sm_100") if every else ("sm_90a",)
     # Clusters, bulk copies and early launches came with sm_90.

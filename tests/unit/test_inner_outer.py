@@ -476,4 +476,4 @@ def test_odd_rows_take_one_pass_by_narrow_accesses_where_it_saves_enough() -> No
 def test_partial_results_are_added_up_by_blocks_as_wide_as_others() -> None:
     _, last = _of_shape((16384, 4096), BF16, H200).kernels
     assert isinstance(last.launch, CudaLaunch)
-    assert last.launch.block == (16, 32, 1)
+    assert last.launch.block == (8, 64, 1)

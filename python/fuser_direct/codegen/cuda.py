@@ -52,7 +52,7 @@ def threads_of(schedule: CudaSchedule) -> tuple[int, int]:
 
 def cluster_of(schedule: CudaSchedule) -> int:
     """Blocks along x that the text for `schedule` must be launched with as one cluster."""
-    return schedule.cluster if isinstance(schedule, CudaRow) else 1
+    return schedule.cluster if isinstance(schedule, CudaRow | CudaColumn) else 1
 
 
 def shared_bytes(kernel: Kernel, schedule: CudaSchedule) -> int:

@@ -324,8 +324,9 @@ class Assembler:
         _refuse_unmoved(lowered)
         parts = choose.parts(lowered, self.target.device)
         workspaces: dict[int, int] = {}
-        for part in parts:
-            is_final = self._is_final(part, read_later)
+        for number, part in enumerate(parts):
+            later = {a.operand.tensor for p in parts[number + 1 :] for a in p.arguments}
+            is_final = self._is_final(part, read_later.union(t for t in later if t is not None))
             scheduled = choose.schedule(part, self.target.device, self.constraints, is_final)
             if refused:
                 reason = f"{scheduled.reason}; no part of an inner_outer_persistent pass: {refused}"

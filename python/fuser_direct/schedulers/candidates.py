@@ -84,6 +84,6 @@ def _rescheduled(item: Scheduled, schedule: CudaSchedule | CpuSchedule) -> Sched
     else:
         assert isinstance(schedule, CudaColumn)
         x, y = schedule.threads_x, schedule.threads_y
-        blocks = ceil_div(max(ceil_div(rows, schedule.vector), 1), x)
+        blocks = ceil_div(max(ceil_div(rows, schedule.vector), 1), x) * schedule.cluster
     launch = replace(item.launch, grid=(max(blocks, 1), 1, 1), block=(x, y, 1))
     return replace(item, schedule=schedule, launch=launch)

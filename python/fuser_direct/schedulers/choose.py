@@ -142,12 +142,24 @@ def schedule(
     for scheduler in CUDA_SCHEDULERS:
         reason = scheduler.accepts(lowered)
         if reason is None:
-            return _overlapped(scheduler.schedule(lowered, device, constraints), device)
+            made = scheduler.schedule(lowered, device, constraints)
+            return _overlapped(_kept_for_later(made, is_final), device)
         reasons.append(f"{type(scheduler).__name__}: {reason}")
     raise UnsupportedError(
         f"Can not find a scheduler to schedule fusion segment {lowered.kernel.name}: "
         f"{'; '.join(reasons)}"
     )
+
+
+def _kept_for_later(made: Scheduled, is_final: tuple[bool, ...]) -> Scheduled:
+    """What a later kernel reads again isn't asked to leave the L2."""
+    schedule = made.schedule
+    if not isinstance(schedule, CudaRow | CudaColumn) or not schedule.evict_first:
+        return made
+    pairs = zip(made.lowered.arguments, is_final, strict=False)
+    if all(final for argument, final in pairs if not argument.operand.is_output):
+        return made
+    return replace(made, schedule=replace(schedule, evict_first=False))
 
 
 def refusals(item: Scheduled, device: CpuDevice | CudaDevice) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fuser_direct.dtypes import INFO
 from fuser_direct.enums import SchedulerType
@@ -10,6 +11,8 @@ from fuser_direct.errors import LaunchError
 from fuser_direct.ir.dependence import deviation_pairs, varying_axes
 from fuser_direct.lowering.canonical import Lowered, can_split
 from fuser_direct.lowering.deviations import fuse_deviations
+from fuser_direct.lowering.graph import Operand
+from fuser_direct.records import dataclass
 from fuser_direct.schedulers.contract import (
     Change,
     CudaDevice,
@@ -23,7 +26,6 @@ from fuser_direct.schedulers.vectorize import (
     ceil_div,
     index_bits,
     power_of_two_at_least,
-    reused_loads,
     round_up,
     streamed_loads,
     vectorization,
@@ -41,9 +43,35 @@ _MIN_WALK_POINTS = 128
 # of an input that it has in flight at most.
 _MATH_REGISTERS = 16
 _IN_FLIGHT = 4
-# Whether column reductions read their inputs under the L2 policy "evict last" (H200, column_sum
-# 16384x8192: 74.6 us with it, 74.2 without).
+# A block of columns reads this much of a row: a line. (H200, bf16: 256 bytes are as fast, with more
+# blocks a column; 64 are a quarter slower on large tensors.)
+_BLOCK_ROW_BYTES = 128
+# Where all SMs could not get _SPLIT_MIN_BYTES each, as little as this, while each block gets as
+# much. (column_sum 512x1024: 4.7 us in blocks of 64 bytes, 5.0 in blocks of 128 or in clusters.)
+_SECTOR_BYTES = 32
+# Where there are so many blocks an SM, each is twice as wide and its threads have twice as much
+# under way (column_mean 64x4194304: 137 us against 148).
+_MANY_BLOCKS_PER_SM = 16
+# Vectors a thread has under way where it reads one input for one reduction; else half as many of
+# each input, for their registers; and in clusters, so that three blocks fit an SM, since some SMs
+# are out of reach of clusters. (middle_sum 128x1024x1024: 71.3 us, 73.2 with 4; column_sum
+# 4096x4096 in clusters of 4: 16.3, 14.5 with 4.)
+_VECTORS_IN_FLIGHT = 8
+# So many blocks of a cluster share columns, the most that every GPU with clusters takes.
+_MOST_IN_CLUSTER = 8
+# Blocks of a cluster that read more than this are worth a second kernel, which lets any number of
+# blocks take part.
+_MOST_CLUSTER_BYTES = 256 << 10
+# Whether column reductions read their inputs under the L2 policy "evict last"; H200: no faster.
 EVICT_LAST = False
+# What is read once asks the L2 to let go of it before other data, if it would fill half of it.
+# (H200, after a kernel that wrote 512 MiB: column_mean 1048576x64 41.7 us, 45.8 without; on a clean
+# L2 36.5 and 37.8; in a chain with a kernel that reads the same tensor, 16 to 134 MB, 0 to 4 %
+# faster.)
+EVICT_FIRST = True
+# Much larger inputs are read more slowly so (column_mean 4194304x64, 9 times the L2: 141.4 us
+# against 134.9); from 4.5 times on it is even.
+_MOST_L2S_PASSED = 5
 
 
 def row_elems(lowered: Lowered) -> int:
@@ -53,9 +81,8 @@ def row_elems(lowered: Lowered) -> int:
 
 class CudaColumnScheduler:
     """The innermost axis is kept: neighbouring threads own neighbouring columns, and threads of a
-    column share its points. 16-byte accesses, 16 columns of vectors by 32 rows a block (H200, bf16:
-    within 2 % of the best of 90 shapes; partial results too, where half the columns and twice the
-    rows take 1 us longer).
+    column share its points, in a block and in the blocks of a cluster: without a second kernel,
+    whose start costs 1.5 us. 16-byte accesses, 8 vectors of columns by 64 rows a block.
     """
 
     def accepts(self, lowered: Lowered) -> str | None:
@@ -71,44 +98,49 @@ class CudaColumnScheduler:
         """Block shape by the number of columns and the points of each."""
         refuse(constraints, "a column reduction")
         vector, vectorized = vectorization(lowered)
-        units = max(ceil_div(lowered.rows, vector), 1)
+        shape = _shape(lowered, device, vector)
         points = max(row_elems(lowered), 1)
-        threads_x = min(16, power_of_two_at_least(units))
-        threads_y = min(512 // threads_x, power_of_two_at_least(ceil_div(points, 2)))
-        if threads_x * threads_y < 128:
-            threads_x = min(power_of_two_at_least(units), max(128 // threads_y, threads_x))
-        unroll = max(min(4, ceil_div(points, threads_y)), 1)
-        if adds_partial_results(lowered) and points > threads_y:
+        peers = shape.threads_y * shape.cluster
+        sums = sum(len(stage.reduces) for stage in lowered.kernel.stages)
+        is_lean = len(_moving_inputs(lowered)) == sums == shape.cluster == 1
+        most = _VECTORS_IN_FLIGHT if is_lean else _VECTORS_IN_FLIGHT // 2
+        unroll = max(min(most, ceil_div(points, peers)), 1)
+        if adds_partial_results(lowered) and points > peers:
             # Their number follows from a row count, which isn't to be compiled in.
             unroll = 4
         is_walk = lowered.kernel.is_split and not lowered.kernel.stages[0].reduces
         blocks_per_sm = 0
         if is_walk or (lowered.kernel.is_split and len(streamed_loads(lowered)) > 1):
             threads, unroll, blocks_per_sm = _unspilled(lowered, vector, device)
-            threads_y = min(threads_y, threads // threads_x)
+            threads_y = min(shape.threads_y, threads // shape.threads_x)
+            shape = replace(shape, threads_y=threads_y)
         schedule = CudaColumn(
             vector,
-            threads_x,
-            threads_y,
+            shape.threads_x,
+            shape.threads_y,
             unroll,
             vectorized,
             index_bits(lowered),
             uniform=uniform_nodes(lowered, vector),
             evict_last=EVICT_LAST and not adds_partial_results(lowered),
-            evict_first=not EVICT_LAST and streams(lowered, device),
             backwards=is_walk,
             blocks_per_sm=blocks_per_sm,
+            cluster=shape.cluster,
+            evict_first=passes_through(lowered, device),
         )
-        launch = CudaLaunch((ceil_div(units, threads_x), 1, 1), (threads_x, threads_y, 1))
+        block = (shape.threads_x, shape.threads_y, 1)
+        launch = CudaLaunch((shape.blocks, 1, 1), block, shape.cluster)
         kind = (
             SchedulerType.outer_persistent
             if len(lowered.kernel.stages) > 1
             else SchedulerType.reduction
         )
         reason = (
-            f"{units} vectors of {vector} columns, {points} points each, "
-            f"block {threads_x}x{threads_y}"
+            f"{shape.units} vectors of {vector} columns, {points} points each, "
+            f"block {shape.threads_x}x{shape.threads_y}"
         )
+        if shape.cluster > 1:
+            reason += f", {shape.cluster} blocks a column in a cluster"
         return Scheduled(lowered, kind, schedule, launch, reason)
 
 
@@ -153,17 +185,103 @@ def _parts_per_sm(lowered: Lowered) -> int:
     return _PARTS_PER_SM + are_many
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How columns are dealt out: `units` vectors of them, `threads_x` of which a block reads, as
+    one of `cluster` blocks that share them.
+    """
+
+    units: int
+    threads_x: int
+    threads_y: int
+    cluster: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the whole launch."""
+        return ceil_div(self.units, self.threads_x) * self.cluster
+
+
+def _shape(lowered: Lowered, device: CudaDevice, vector: int) -> _Shape:
+    """The block, narrower where that lets more SMs take part in little work; and how many blocks
+    share its columns.
+    """
+    units = max(ceil_div(lowered.rows, vector), 1)
+    points = max(row_elems(lowered), 1)
+    width = vector * _itemsize(lowered)
+    threads_x = min(max(_BLOCK_ROW_BYTES // width, 8), 32, power_of_two_at_least(units))
+    if _is_walk_of_norm(lowered):
+        # Combining deviations over a cluster costs more than a second kernel (H200, batch norm
+        # 32x64x16x16, channels last: 14.7 us by one kernel in clusters, 13.4 by three).
+        return _block(units, points, min(2 * threads_x, power_of_two_at_least(units)))
+    if units >= threads_x * _MANY_BLOCKS_PER_SM * device.sm_count:
+        return _block(units, points, 2 * threads_x, 4)
+    if lowered.kernel.is_split:
+        # As wide as parts are counted for, and a part's own columns.
+        threads_x = min(2 * threads_x, power_of_two_at_least(ceil_div(units, lowered.extents[0])))
+    shape = _block(units, points, threads_x)
+    if lowered.kernel.is_split or adds_partial_results(lowered):
+        return shape
+
+    def may_double() -> bool:
+        enough = lowered.moved_bytes >= 2 * shape.blocks * _SPLIT_MIN_BYTES
+        return enough and shape.blocks <= device.sm_count
+
+    is_little = lowered.moved_bytes < device.sm_count * _SPLIT_MIN_BYTES
+    while is_little and shape.threads_x * width > _SECTOR_BYTES and may_double():
+        narrower = _block(units, points, shape.threads_x // 2)
+        if narrower.threads_x == shape.threads_x:
+            break
+        shape = narrower
+    while device.has_clusters and shape.cluster < _MOST_IN_CLUSTER and may_double():
+        shape = replace(shape, cluster=2 * shape.cluster)
+    return shape
+
+
+def _is_walk_of_norm(lowered: Lowered) -> bool:
+    """Whether it sums squared deviations, or only stores what it walks."""
+    stages = lowered.kernel.stages
+    pairs = any(deviation_pairs(lowered.kernel, stage.reduces) for stage in stages)
+    return pairs or not any(stage.reduces for stage in stages)
+
+
+def _block(units: int, points: int, threads_x: int, points_each: int = 2) -> _Shape:
+    """A block for `threads_x` vectors of columns, or for more where they have few points, of which
+    a thread takes at least `points_each`.
+    """
+    threads_y = min(512 // threads_x, power_of_two_at_least(ceil_div(points, points_each)))
+    if threads_x * threads_y < 128:
+        threads_x = min(power_of_two_at_least(units), max(128 // threads_y, threads_x))
+    return _Shape(units, threads_x, threads_y, 1)
+
+
+def _itemsize(lowered: Lowered) -> int:
+    """Bytes of an element of the widest input that is read along columns and rows."""
+    dtypes = (operand.dtype for operand in _moving_inputs(lowered))
+    return max((INFO[dtype].itemsize_bytes for dtype in dtypes), default=4)
+
+
+def _moving_inputs(lowered: Lowered) -> list[Operand]:
+    """Inputs that are read along columns and rows."""
+    last, axes = len(lowered.extents) - 1, lowered.kernel.reduction_axes
+    inputs = (a for a in lowered.arguments if not a.operand.is_output)
+    return [a.operand for a in inputs if a.strides[last] and any(a.strides[r] for r in axes)]
+
+
 def adds_partial_results(lowered: Lowered) -> bool:
     """Whether a kernel is the second of two: it reduces what the first has just written."""
     return any(a.operand.tensor is None and not a.operand.is_output for a in lowered.arguments)
 
 
-def streams(lowered: Lowered, device: CudaDevice) -> bool:
-    """Whether a kernel reads its inputs once, so much that they had better leave the L2 to what
-    others have written (H200, bf16, after a kernel that leaves it full of such lines: row_sum
-    16384x8192 68.0 us for 69.3, column_sum 73.4 for 74.2).
+def passes_through(lowered: Lowered, device: CudaDevice) -> bool:
+    """Whether a kernel should keep what it reads from driving other data out of the L2: it reads
+    all of it once, and much of it. (Not if a later kernel of the program reads it again:
+    `choose.schedule`.)
     """
-    return not reused_loads(lowered) and lowered.moved_bytes > device.l2_bytes // 2
+    if not EVICT_FIRST or len(lowered.kernel.stages) > 1 or adds_partial_results(lowered):
+        return False
+    moved, l2 = lowered.moved_bytes, device.l2_bytes
+    return l2 // 2 <= moved <= _MOST_L2S_PASSED * l2
 
 
 def refuse(constraints: LaunchConstraints, what: str) -> None:
@@ -213,7 +331,12 @@ def _chunk(lowered: Lowered, device: CudaDevice) -> int:
     if lowered.kernel.axes[-1] == "r":
         blocks, step = lowered.rows, 128 * vector
     else:
-        blocks, step = ceil_div(lowered.rows, 16 * vector), 32
+        shape = _shape(lowered, device, vector)
+        is_little = lowered.moved_bytes <= shape.blocks * _MOST_CLUSTER_BYTES
+        is_small = lowered.moved_bytes < 2 * shape.blocks * _SPLIT_MIN_BYTES
+        if shape.blocks >= device.sm_count or is_small or (shape.cluster > 1 and is_little):
+            return 0
+        blocks, step = ceil_div(shape.units, 16), 32
     if blocks >= _SPLIT_BELOW_WAVES * device.sm_count:
         return 0
     wanted = max(_parts_per_sm(lowered) * device.sm_count // blocks, 2)

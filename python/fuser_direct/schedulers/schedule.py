@@ -54,7 +54,7 @@ class CudaRow:
     to 32, or a multiple of 32.
     unroll: units in flight in a stage that loops.
     evict_last: whether loads of buffers that are read once (every axis moves them) ask the L2 to
-    keep their lines (sm_80).
+    keep their lines (sm_80); evict_first: or to let go of them before others. Not both.
     cluster: blocks that share a row (sm_90), neighbours along x, launched as a thread block
     cluster; thread x of block c is then thread c * threads + x of the row's threads * cluster.
     Above 1 it needs rows_per_block 1 and whole warps.
@@ -143,6 +143,8 @@ class CudaColumn:
     `CudaPointwise`.
 
     backwards: whether stages that only store walk their points from the last to the first.
+    cluster: blocks that share columns (sm_90), neighbours along x, launched as a thread block
+    cluster; thread y of block c is then the peer c * threads_y + y of threads_y * cluster.
     """
 
     vector: int
@@ -158,6 +160,7 @@ class CudaColumn:
     evict_first: bool = False
     backwards: bool = False
     blocks_per_sm: int = 0
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

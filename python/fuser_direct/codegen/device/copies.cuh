@@ -10,7 +10,7 @@ __device__ __forceinline__ unsigned long long fd_keep_in_l2() {
 }
 
 //- fd_leave_l2_first
-// A cache policy for loads: lines leave L2 before others.
+// A cache policy for loads: lines leave L2 before all others (sm_80 and later).
 __device__ __forceinline__ unsigned long long fd_leave_l2_first() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

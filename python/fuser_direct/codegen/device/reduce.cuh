@@ -54,11 +54,12 @@ __device__ __forceinline__ fd_complex<T> fd_shuffle(fd_complex<T> x, int distanc
 }
 
 //- fd_reduce_lanes
-// Every lane of an aligned group of Width lanes (a power of two) gets the reduction over the group.
-template <class Op, int Width, class T>
+// Every lane of an aligned group of Width lanes gets the reduction over those of the group that lie
+// a multiple of Apart from it (both powers of two).
+template <class Op, int Width, int Apart = 1, class T>
 __device__ __forceinline__ T fd_reduce_lanes(T x, unsigned int members) {
 #pragma unroll
-  for (int distance = Width / 2; distance > 0; distance /= 2)
+  for (int distance = Width / 2; distance >= Apart; distance /= 2)
     x = Op::of(x, fd_shuffle(x, distance, members));
   return x;
 }
