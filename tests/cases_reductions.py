@@ -218,6 +218,19 @@ LAYOUT_CASES = [
 ]
 
 
+def _sum_of_twice(fd: Any, x: Any) -> Any:
+    return fd.ops.sum(fd.ops.mul(x, 2.0), dims=[2])
+
+
+# What is added up is the same all along a row, so it is computed before the row is walked.
+REPEATED_CASE = Case(
+    "sum-of-twice-expanded_inner",
+    partial(_layout_inputs, "expanded_inner"),
+    _sum_of_twice,
+    lambda x: (2 * x).sum(2),
+)
+
+
 def _with_nan(place: int, maker: Maker) -> Sequence[Any]:
     values = maker.rng.standard_normal((3, 33))
     values[1, place] = np.nan
@@ -316,5 +329,6 @@ CASES = [
     *VARIANCE_CASES,
     HALF_MEAN_CASE,
     *LAYOUT_CASES,
+    REPEATED_CASE,
     *ODD_CASES,
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fuser_direct import FusionDefinition
-from fuser_direct.compiler import pipeline
+from fuser_direct.compiler import pipeline, targets
 from fuser_direct.compiler.build_cuda import CudaOptions
 from fuser_direct.compiler.targets import CudaTarget, cuda_target
 from tests.cases import FUSION_CASES
@@ -25,7 +25,7 @@ def _compiles_for_sm_80(monkeypatch: pytest.MonkeyPatch) -> None:
         device = replace(here.device, arch="compute_80", shared_per_block_bytes=99 << 10)
         return CudaTarget(device, options)
 
-    monkeypatch.setattr(pipeline, "cuda_target", older)
+    monkeypatch.setattr(targets, "cuda_target", older)
     # Neither programs made for the device itself are found, nor are these left for others.
     monkeypatch.setattr(pipeline, "_compilers", OrderedDict())
     monkeypatch.setenv("FUSER_DIRECT_CACHE", "0")

@@ -11,7 +11,7 @@ from fuser_direct.compiler.program import Assembler
 from fuser_direct.compiler.targets import CudaTarget
 from fuser_direct.schedulers.contract import CudaDevice
 from tests.cases import FUSION_CASES
-from tests.cases_reductions import HALF_MEAN_CASE
+from tests.cases_reductions import HALF_MEAN_CASE, REPEATED_CASE
 from tests.support import Case, Maker, define, fusion_of
 from tests.unit.described import describe
 
@@ -32,7 +32,9 @@ def _check(case: Case, arch: str) -> None:
 
 
 # A third of them, which still meets every op, dtype and scheduler.
-@pytest.mark.parametrize("case", [HALF_MEAN_CASE, *FUSION_CASES[::3]], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [HALF_MEAN_CASE, REPEATED_CASE, *FUSION_CASES[::3]], ids=lambda case: case.name
+)
 def test_kernels_build_for_sm_90a(case: Case) -> None:
     _check(case, "sm_90a")
 

@@ -23,7 +23,7 @@ from fuser_direct.lowering.graph import Operand
 from fuser_direct.schedulers import choose, cuda_row
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, LaunchConstraints, Scheduled
 from fuser_direct.schedulers.issue import share_of_math
-from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow, CudaTranspose
+from fuser_direct.schedulers.schedule import CudaPointwise, CudaRow, CudaTranspose
 
 H200 = CudaDevice("sm_90a", 132, l2_bytes=50 << 20, shared_per_block_bytes=227 << 10)
 A100 = CudaDevice("sm_80", 108, shared_per_block_bytes=163 << 10)

@@ -212,7 +212,9 @@ class _Walk:
         hasn't come.
         """
         body, prologue = self.body, self.kernel.prologue
-        needed = [*self.kernel.stages[0].loop, *(n for each in self.own for n in each), *self.held]
+        stage = self.kernel.stages[0]
+        # What a reduction adds up may be the same all along the row.
+        needed = [*stage.loop, *stage.reduces, *(n for each in self.own for n in each), *self.held]
         first = frozenset(reachable(self.kernel.nodes, needed))
         body.outer_values((n for n in prologue if n in first), ())
         self.late = [n for n in prologue if n not in first]
