@@ -41,6 +41,8 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
     body = Body(kernel, schedule.vector, schedule.vectorized, schedule.uniform)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
+    if schedule.opens:
+        body.line("fd_launch_next();")
     if schedule.evict_last or schedule.evict_first:
         body.declare_policy(keep=schedule.evict_last)
     body.uniform_values()
@@ -54,6 +56,8 @@ def column_text(kernel: Kernel, schedule: CudaColumn) -> str:
         walk.stage(number, stage)
     if schedule.cluster > 1 and not any(stage.reduces for stage in kernel.stages):
         body.line("fd_cluster_wait();")
+    if schedule.beside:
+        body.line("fd_wait_for_previous();")
     threads = schedule.threads_x * schedule.threads_y
     return body.text(threads, schedule.index_bits, schedule.blocks_per_sm)
 

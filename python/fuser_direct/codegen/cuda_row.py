@@ -30,7 +30,7 @@ from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
 from fuser_direct.ir.dependence import deviation_pairs, reachable
 from fuser_direct.ir.kernel import SUMS_OF_EXP, Kernel, Stage
 from fuser_direct.schedulers.dividers import launch_params
-from fuser_direct.schedulers.schedule import CudaRow
+from fuser_direct.schedulers.schedule import CudaInnerOuter, CudaRow
 
 # Packed registers a thread may spend on loads that are not held: on those of later passes that are
 # issued before the first reduction, which hides their latency, and on those of one pass that are
@@ -52,13 +52,16 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     body.params = launch_params(kernel, schedule)
     if schedule.follows:
         body.line("fd_wait_for_previous();")
+    if schedule.opens:
+        body.line("fd_launch_next();")
     body.uniform_values()
     exchange = Exchange(body, schedule)
     exchange.begin()
     _begin_row(body, schedule)
     if schedule.evict_last or schedule.evict_first:
         body.declare_policy(keep=schedule.evict_last)
-    _begin_edges(body, schedule)
+    if schedule.edges:
+        begin_edges(body, schedule, ())
     points_range(body, schedule.vector, "active" if schedule.rows_per_block > 1 else None)
     body.declare_dividers(kernel.reduction_axes[1:])
     walk = _Walk(body, schedule, exchange)
@@ -66,6 +69,8 @@ def row_text(kernel: Kernel, schedule: CudaRow) -> str:
     for number, stage in enumerate(kernel.stages):
         walk.stage(number, stage)
     exchange.end()
+    if schedule.beside:
+        body.line("fd_wait_for_previous();")
     threads = schedule.threads * schedule.rows_per_block
     return body.text(threads, schedule.index_bits, schedule.blocks_per_sm)
 
@@ -110,14 +115,15 @@ def is_copyable(body: Body, n: int, in_bulk: bool) -> bool:
     return is_vector and slot_bytes(body, n) in sizes
 
 
-def _begin_edges(body: Body, schedule: CudaRow) -> None:
-    """Declares `shift`, the elements of the row's first aligned vector that lie before the row."""
-    if not schedule.edges:
-        return
+def begin_edges(body: Body, schedule: CudaRow | CudaInnerOuter, axes: Sequence[int]) -> None:
+    """Declares `shift`, the elements of the row's first aligned vector that lie before the row.
+
+    axes: those along which it depends on the current indices where the row begins.
+    """
     buffers = body.kernel.buffers
     vectorized = [b for b in range(len(buffers)) if schedule.vectorized[b]]
     b = next((b for b in vectorized if buffers[b].is_output), vectorized[0])
-    address = f"reinterpret_cast<unsigned long long>({body.base[b]})"
+    address = f"reinterpret_cast<unsigned long long>({body.address(b, axes)})"
     size = expr.itemsize_bytes(buffers[b].dtype)
     body.line(f"const uindex_t shift = (uindex_t)({address} / {size} % {schedule.vector});")
     body.has_edges = True

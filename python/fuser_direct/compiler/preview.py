@@ -41,24 +41,26 @@ class PreviewAssembler(Assembler):
 
     def planned(self) -> list[PlannedStep]:
         """The call's segments in the order in which they run."""
-        found: list[PlannedStep] = []
-        for number in range(len(self.plan.segments)):
-            self._note(found, functools.partial(self.add_at, number), number)
-        self._note(found, self._copy_views)
-        self._note(found, self._add_copies)
-        return found
+        spans = [
+            (self._added(functools.partial(self.add_at, number)), self.refused.get(number, ""))
+            for number in range(len(self.plan.segments))
+        ]
+        spans += [(self._added(add), "") for add in (self._copy_views, self._add_copies)]
+        self._pair_steps()
+        return [self._step(span, refused) for span, refused in spans if len(span)]
 
-    def _note(
-        self, found: list[PlannedStep], add: Callable[[], None], number: int | None = None
-    ) -> None:
+    def _added(self, add: Callable[[], None]) -> range:
+        """Numbers of the steps that `add` adds."""
         before = len(self.steps)
         add()
-        kernels = tuple(step.scheduled for step in self.steps[before:] if isinstance(step, _Step))
-        if len(self.steps) > before:
-            first = self.steps[before]
-            op = first.op if isinstance(first, _Call) else kernels[-1].lowered.kernel.name
-            refused = "" if number is None else self.refused.get(number, "")
-            found.append(PlannedStep(op, kernels, refused))
+        return range(before, len(self.steps))
+
+    def _step(self, span: range, refused: str) -> PlannedStep:
+        steps = [self.steps[number] for number in span]
+        kernels = tuple(step.scheduled for step in steps if isinstance(step, _Step))
+        first = steps[0]
+        op = first.op if isinstance(first, _Call) else kernels[-1].lowered.kernel.name
+        return PlannedStep(op, kernels, refused)
 
 
 def preview(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from itertools import pairwise
 
 from fuser_direct import _ext
 from fuser_direct.compiler.bind import Binding, dense_strides, row_major
@@ -106,6 +107,13 @@ class _Step:
     scheduled: Scheduled
     buffers: list[int] = field(default_factory=list)
 
+    @property
+    def written(self) -> set[int]:
+        """Buffers that the kernel stores to."""
+        arguments = self.scheduled.lowered.arguments
+        pairs = zip(self.buffers, arguments, strict=True)
+        return {buffer for buffer, argument in pairs if argument.operand.is_output}
+
 
 @dataclass
 class _Call:
@@ -159,10 +167,32 @@ class Assembler:
                 "extents can't serve them all; leave launch_constraints out"
             )
         self._settle_schedules()
+        self._pair_steps()
         return self._assembled()
 
     def _settle_schedules(self) -> None:
         """A place for subclasses to change schedules when all kernels are known."""
+
+    def _pair_steps(self) -> None:
+        """Has kernels in a row that need nothing of each other run at once."""
+        for one, other in pairwise(self.steps):
+            if isinstance(one, _Step) and isinstance(other, _Step) and self._are_apart(one, other):
+                pair = choose.beside(one.scheduled, other.scheduled, self.target.device)
+                if pair is not None:
+                    one.scheduled, other.scheduled = pair
+
+    def _are_apart(self, one: _Step, other: _Step) -> bool:
+        """Whether neither kernel writes what the other reads or writes. Inputs may lie over each
+        other, and memory that is free after the first kernel may be given to the second.
+        """
+        inputs = len(self.binding.inputs)
+        kept = {self.buffers[tv] for tv in self.plan.fusion.returned() if tv in self.buffers}
+        if any(b >= inputs and b not in kept for b in one.buffers):
+            return False
+        written = one.written | other.written
+        if any(b < inputs for b in written):
+            return False
+        return not (one.written & set(other.buffers) or other.written & set(one.buffers))
 
     def _assembled(self) -> _ext.Program:
         """The program of all steps: kernels built or found, launches and outputs added."""

@@ -41,6 +41,9 @@ _INNER_OUTER = CudaInnerOuterScheduler()
 # A kernel of several stages that leaves SMs idle is cut into one kernel a stage where each of its
 # blocks moves at least this much: below, the launches cost more than the idle SMs.
 _CUT_FROM_BYTES = 256 << 10
+# Kernels that move at most this much take about as long to launch as to run, and leave room on the
+# SMs for another one beside them.
+_BESIDE_BYTES = 8 << 20
 
 
 def parts(lowered: Lowered, device: CpuDevice | CudaDevice) -> tuple[Lowered, ...]:
@@ -178,6 +181,35 @@ def refusals(item: Scheduled, device: CpuDevice | CudaDevice) -> list[tuple[str,
         else:
             found.append((name, reason))
     return found
+
+
+def beside(
+    first: Scheduled, second: Scheduled, device: CpuDevice | CudaDevice
+) -> tuple[Scheduled, Scheduled] | None:
+    """Two kernels in a row that need nothing of each other, so that they run at once; None where
+    they can't, or where it isn't worth it.
+
+    The second starts once all blocks of the first have started, and waits at its end for the first
+    to end, so that whatever waits for the second has waited for both.
+    """
+    if not isinstance(device, CudaDevice) or not device.has_clusters:
+        return None
+    one, other = first.schedule, second.schedule
+    if not isinstance(one, CudaRow | CudaColumn) or not isinstance(other, CudaRow | CudaColumn):
+        return None
+    if one.leads or one.beside or other.follows:
+        return None
+    if max(first.lowered.moved_bytes, second.lowered.moved_bytes) > _BESIDE_BYTES:
+        return None
+    assert isinstance(second.launch, CudaLaunch)
+    return (
+        replace(first, schedule=replace(one, opens=True)),
+        replace(
+            second,
+            schedule=replace(other, beside=True),
+            launch=replace(second.launch, early=True),
+        ),
+    )
 
 
 def _overlapped(made: Scheduled, device: CudaDevice) -> Scheduled:

@@ -75,6 +75,8 @@ class CudaRow:
     again).
     follows: whether it waits at its start for the kernel before it, so that it can be launched
     early (sm_90); leads: whether it lets the kernel after it be launched when its first walk ends.
+    opens: whether it does so when it starts; beside: whether it waits for the kernel before it at
+    its end, needing nothing of it, so that both run at once.
     uniform: as in `CudaPointwise`.
     loads_first: whether loads that later stages need are under way before the first one waits.
     evict_first: whether the L2 may let go first of what loads of buffers that are read once bring
@@ -103,6 +105,8 @@ class CudaRow:
     loads_first: bool = False
     evict_first: bool = False
     early: bool = True
+    opens: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +116,15 @@ class CudaInnerOuter:
     b walks rows b * rows_per_block + y, and then every (blocks * rows_per_block)-th. Thread x takes
     units x, x + threads, ... of `vector` elements of each row: `units` of them, threads * units *
     vector >= R, and keeps the accumulators of its columns in registers. `vector` divides the
-    innermost extent. threads is a power of two up to 32, or a multiple of 32, and then
-    rows_per_block is 1.
+    innermost extent unless `edges`. threads is a power of two up to 32, or a multiple of 32, and
+    then rows_per_block is at most 15.
 
     ring: rows of shared memory a thread row has, each thread in slots of its own, filled by
     asynchronous copies `ring` - 1 rows ahead (of loads that are `vectorized` by 4, 8 or 16 bytes;
     others, and all with ring 0, come into registers one row ahead).
+    edges: as in `CudaRow`, over one axis of rows; the step of a thread row, blocks *
+    rows_per_block, is such that all its rows begin at the same place of a vector, so that columns
+    stay with their thread. Column results are stored by single elements.
     vectorized, blocks_per_sm, follows, leads: as in `CudaRow`.
     """
 
@@ -131,6 +138,7 @@ class CudaInnerOuter:
     blocks_per_sm: int = 0
     follows: bool = False
     leads: bool = False
+    edges: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +147,8 @@ class CudaColumn:
     columns of the flattened iteration space (unit blockIdx.x * threads_x + x); its `threads_y`
     peers share the flattened reduction space: thread y takes points y, y + threads_y, ..., `unroll`
     loads in flight, and their partial results meet in shared memory. `vector` divides the innermost
-    extent. follows, leads, evict_last, evict_first, blocks_per_sm: as in `CudaRow`. uniform: as in
-    `CudaPointwise`.
+    extent. follows, leads, opens, beside, evict_last, evict_first, blocks_per_sm: as in `CudaRow`.
+    uniform: as in `CudaPointwise`.
 
     backwards: whether stages that only store walk their points from the last to the first.
     cluster: blocks that share columns (sm_90), neighbours along x, launched as a thread block
@@ -161,6 +169,8 @@ class CudaColumn:
     backwards: bool = False
     blocks_per_sm: int = 0
     cluster: int = 1
+    opens: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
