@@ -146,7 +146,7 @@ static dim3 threadIdx, blockIdx, gridDim, blockDim;
 
 namespace emulation {
 
-enum Wait { kReady, kBlock, kWarp, kCluster, kBarrier, kDone };
+enum Wait { kReady, kBlock, kRow, kWarp, kCluster, kBarrier, kDone };
 
 struct Fiber {
   ucontext_t context;
@@ -227,9 +227,16 @@ static bool release() {
     at_barrier[f.block] &= f.wait == kBlock || f.wait == kDone;
     if (f.wait != kDone && f.cluster_round < round) round = f.cluster_round;
   }
+  // Thread rows of all blocks, of which all threads are at their row's barrier.
+  std::map<std::pair<unsigned int, unsigned int>, bool> at_row_barrier;
+  for (Fiber& f : fibers) {
+    bool& all = at_row_barrier.emplace(std::make_pair(f.block, f.thread.y), true).first->second;
+    all &= f.wait == kRow;
+  }
   for (unsigned int n = 0; n < fibers.size(); ++n) {
     Fiber& f = fibers[n];
     if ((f.wait == kBlock && at_barrier[f.block]) ||
+        (f.wait == kRow && at_row_barrier.at({f.block, f.thread.y})) ||
         (f.wait == kCluster && f.cluster_round <= round) ||
         (f.wait == kBarrier && barriers.at(f.barrier).is_open())) {
       f.wait = kReady;
@@ -306,9 +313,17 @@ static bool run_grid(dim3 grid, dim3 block, unsigned int blocks, bool backwards,
 
 }  // namespace emulation
 
+static inline unsigned int __activemask() { return 1u << threadIdx.x % 32; }
+// As if some lanes had peers for which it doesn't hold.
+static inline bool __all_sync(unsigned int, bool holds) { return holds && threadIdx.x % 3 != 0; }
 static inline void __syncthreads() { emulation::give_way(emulation::kBlock); }
 // Kernels order their loads by it, and share nothing through it.
 static inline void __syncwarp() {}
+template <int Threads>
+static inline void fd_meet_row() {
+  if (blockDim.x != Threads || Threads % 32 || threadIdx.y >= 15) __builtin_trap();
+  emulation::give_way(emulation::kRow);
+}
 
 // --- clusters and asynchronous copies ---
 

@@ -23,6 +23,7 @@ from fuser_direct.compiler.targets import CudaTarget
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.fusion import TensorView
 from fuser_direct.lowering.canonical import Lowered, dense_strides
+from fuser_direct.lowering.outer import with_groups
 from fuser_direct.ops.reference import evaluate
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, Scheduled
 from fuser_direct.schedulers.schedule import CudaInnerOuter
@@ -180,7 +181,9 @@ def test_schedules_cover_the_row_and_fit_the_device(
     assert made.threads * made.units * made.vector >= columns
     threads = made.threads * made.rows_per_block
     assert threads <= device.max_threads_per_block
-    assert grid.grid[0] == first.lowered.extents[0] <= made.blocks_per_sm * device.sm_count
+    # With edges, rows of a thread row begin alike: steps are of 8 rows here at the most.
+    resident = max(made.blocks_per_sm * device.sm_count, 8 if made.edges else 0)
+    assert grid.grid[0] == first.lowered.extents[0] <= resident
     shared = cuda.shared_bytes(first.lowered.kernel, made)
     assert made.blocks_per_sm * shared <= device.shared_per_block_bytes
     assert made.blocks_per_sm * threads <= device.max_threads_per_sm
@@ -345,12 +348,14 @@ def _norm(rows: int, columns: int, dtype: DataType, layout: str = "contiguous") 
 
 
 @pytest.mark.parametrize("ring", [0, 2, 3, 6])
-@pytest.mark.parametrize(("columns", "threads", "units"), [(520, 32, 3), (520, 96, 1), (40, 8, 1)])
-def test_rings_and_registers_give_the_same_bits(
-    ring: int, columns: int, threads: int, units: int
+@pytest.mark.parametrize(
+    ("columns", "threads", "units", "rows_per_block"),
+    [(520, 32, 3, 1), (520, 32, 3, 5), (520, 96, 1, 1), (520, 96, 1, 3), (40, 8, 1, 16)],
+)
+def test_rings_registers_and_thread_rows_are_right(
+    ring: int, columns: int, threads: int, units: int, rows_per_block: int
 ) -> None:
     planned = _norm(61, columns, BF16)
-    rows_per_block = 128 // threads if threads < 32 else 1
 
     def alter(made: CudaInnerOuter) -> CudaInnerOuter:
         return replace(made, ring=ring, threads=threads, units=units, rows_per_block=rows_per_block)
@@ -435,13 +440,14 @@ def test_two_vectors_a_thread_where_many_blocks_fit(columns: int) -> None:
         assert made.blocks_per_sm >= 4
 
 
-def test_long_rows_take_as_many_warps_as_two_blocks_fit() -> None:
+def test_long_rows_take_as_many_warps_as_two_rows_fit() -> None:
     """The accumulators of one reduction leave registers for one vector a thread, those of two
     don't; and these need fewer rows on their way."""
     one = _schedule_of(_rmsnorm_of_shape(20_000, 4096))
-    assert (one.threads, one.units, one.blocks_per_sm, one.ring) == (512, 1, 2, 6)
+    assert (one.threads, one.units, one.rows_per_block, one.ring) == (512, 1, 1, 2)
     two = _schedule_of(_of_shape((20_000, 4096), BF16, H200))
-    assert (two.threads, two.units, two.blocks_per_sm, two.ring) == (256, 2, 2, 3)
+    assert (two.threads, two.units, two.rows_per_block, two.ring) == (256, 2, 2, 3)
+    assert (one.blocks_per_sm, two.blocks_per_sm) == (2, 1)
 
 
 def test_few_rows_leave_no_more_partial_results_than_one_pass_saves() -> None:
@@ -453,24 +459,62 @@ def test_few_rows_leave_no_more_partial_results_than_one_pass_saves() -> None:
     assert first.lowered.extents[0] == 64
 
 
-def test_odd_rows_take_one_pass_by_narrow_accesses_where_it_saves_enough() -> None:
-    """Layernorm's backward pass would read two of its three tensors again."""
-    first, _ = _of_shape((16384, 4097), BF16, H200).kernels
-    assert first.scheduler is IN_ONE_PASS
+@pytest.mark.parametrize("columns", [4094, 4097, 5003])
+def test_odd_rows_move_by_aligned_vectors_over_their_edges(columns: int) -> None:
+    """All rows of a thread row begin at the same place of a vector, so that its columns stay."""
+    planned = _of_shape((16384, columns), BF16, H200)
+    made = _schedule_of(planned)
+    if columns % 2 == 0:
+        assert (made.vector, made.edges) == (2, False)
+        return
+    assert (made.vector, made.edges) == (8, True)
+    assert planned.kernels[0].lowered.extents[0] * made.rows_per_block % 8 == 0
 
-    def much_for_rows(fd: Any, x: Any, *others: Any) -> Any:
+
+def test_rows_of_two_axes_take_one_pass_by_narrow_accesses_where_it_saves_enough() -> None:
+    """A pass for the columns would read all of x again, or one of five tensors."""
+
+    def passes(fd: Any, x: Any, *others: Any) -> Any:
         total = x
         for other in others:
             total = fd.ops.add(total, other)
-        return fd.ops.sub(total, fd.ops.sum(x, [1], keepdim=True)), fd.ops.sum(x, [0])
+        of_rows = fd.ops.sub(total, fd.ops.sum(x, [2], keepdim=True))
+        return fd.ops.cast(of_rows, BF16), fd.ops.sum(x, [0, 1])
 
-    small = [torch.randn(2, 3, dtype=torch.bfloat16) for _ in range(5)]
-    with FusionDefinition() as fd:
-        for output in much_for_rows(fd, *(fd.from_pytorch(value) for value in small)):
-            fd.add_output(output)
-    large = torch.empty((16384, 4097), dtype=torch.bfloat16, device="meta")
-    apart = _plan(fd, [large] * 5, H200)
-    assert all("by 2 bytes at a time" in step.refused for step in apart.steps)
+    # The two axes of rows don't lie as one in memory.
+    large = torch.empty((64, 300, 4097), dtype=torch.bfloat16, device="meta")[:, :256]
+    for count in (1, 5):
+        small = [torch.randn(2, 4, 3, dtype=torch.bfloat16)[:, :3] for _ in range(count)]
+        with FusionDefinition() as fd:
+            for output in passes(fd, *(fd.from_pytorch(value) for value in small)):
+                fd.add_output(output)
+        planned = _plan(fd, [large] * count, H200)
+        if count == 1:
+            assert _schedule_of(planned).vector == 1
+        else:
+            assert all("by 2 bytes at a time" in step.refused for step in planned.steps)
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 2, 8])
+@pytest.mark.parametrize(("columns", "threads", "units"), [(71, 16, 1), (131, 32, 1), (515, 64, 2)])
+def test_rows_over_edges_run_right(
+    columns: int, threads: int, units: int, rows_per_block: int
+) -> None:
+    """Groups as many as make whole periods of 8 rows."""
+    planned = _norm(45, columns, BF16)
+    first, last = planned.kernels
+    assert _schedule_of(planned).edges
+    groups = 8 // rows_per_block
+    row, finish = with_groups(first.lowered, last.lowered, groups)
+    made = replace(_schedule_of(planned), threads=threads, units=units)
+    made = replace(made, rows_per_block=rows_per_block)
+    block = CudaLaunch((groups, 1, 1), (threads, rows_per_block, 1))
+    kernels = (
+        replace(first, lowered=row, schedule=made, launch=block),
+        replace(last, lowered=finish),
+    )
+    planned.steps[0] = replace(planned.steps[0], kernels=kernels)
+    _check(planned)
 
 
 def test_partial_results_are_added_up_by_blocks_as_wide_as_others() -> None:

@@ -338,7 +338,9 @@ class Body:
         "low, high", lanes low to high - 1 only.
         """
         dtype, where = expr.storage_type(self.kernel.buffers[b].dtype), self.address(b, axes)
-        if inside:
+        if inside and self.vectorized[b]:
+            self.line(f"fd_store_part<{dtype}, {lanes}>({where}, o{b}, {inside});")
+        elif inside:
             self.line(f"fd_store_inside<{dtype}, {lanes}>({where}, o{b}, {inside});")
         elif lanes == 1 or self.vectorized[b]:
             self.line(f"fd_store<{dtype}, {lanes}>({where}, o{b});")
@@ -508,13 +510,14 @@ class Body:
         """Evaluates `nodes` for the current unit and stores; `accumulate` adds lines to each lane.
 
         packs: the plain loads among `nodes`; axes: those that vary between units, for addresses.
-        A unit at the edge of a row gets text of its own.
+        A unit at the edge of a row gets text of its own, which its whole warp runs: one after the
+        other, both would keep the row waiting.
         """
         if not self.has_edges:
             self._unit(nodes, packs, stores, axes, accumulate, "")
             return
         listed, i, e = list(nodes), self.index[self.innermost], f"e{self.innermost}"
-        with self.block(f"if ({i} >= 0 && {i} + {self.vector} <= {e})"):
+        with self.block(f"if (fd_all_lanes({i} >= 0 && {i} + {self.vector} <= {e}))"):
             self._unit(listed, packs, stores, axes, accumulate, "")
         with self.block("else"):
             self.line(f"const index_t low = -{i}, high = {e} - {i};")

@@ -7,7 +7,7 @@ a ring of rows in shared memory, or in registers one row ahead; values of a row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fuser_direct.codegen import cuda_expr as expr
@@ -21,9 +21,9 @@ from fuser_direct.codegen.cuda_reduction import (
     needs_index,
     units,
 )
-from fuser_direct.codegen.cuda_row import is_copyable, moving_loads, slot_bytes
-from fuser_direct.codegen.cuda_row_exchange import Exchange
-from fuser_direct.ir.kernel import Kernel, Stage
+from fuser_direct.codegen.cuda_row import begin_edges, is_copyable, moving_loads, slot_bytes
+from fuser_direct.codegen.cuda_row_exchange import WARP, Exchange
+from fuser_direct.ir.kernel import Kernel, Stage, Store
 from fuser_direct.schedulers.schedule import CudaInnerOuter
 
 
@@ -43,10 +43,16 @@ def inner_outer_text(kernel: Kernel, schedule: CudaInnerOuter) -> str:
 
 
 def shared_bytes(kernel: Kernel, schedule: CudaInnerOuter) -> int:
-    """Shared memory for the rings of a block, in bytes; exchanges need some more."""
+    """Shared memory for the rings of a block, where its thread rows' accumulators meet at the end,
+    in bytes; exchanges need some more.
+    """
     walk = _Walk(Body(kernel, schedule.vector, schedule.vectorized), schedule)
     threads = schedule.threads * schedule.rows_per_block
-    return sum(slot_bytes(walk.body, n) for n in walk.ringed) * walk.slots * threads
+    rings = sum(slot_bytes(walk.body, n) for n in walk.ringed) * walk.slots * threads
+    if schedule.rows_per_block == 1:
+        return rings
+    widest = max(expr.itemsize_bytes(kernel.nodes[s.node].dtype) for s in kernel.outers)
+    return max(rings, threads * schedule.units * schedule.vector * widest)
 
 
 class _Walk:
@@ -94,18 +100,24 @@ class _Walk:
         body.uniform_values()
         body.line("const uindex_t x = threadIdx.x;")
         body.line(f"const uindex_t rows = {' * '.join(f'(uindex_t)e{a}' for a in self.row_axes)};")
-        per = f" / {vector}" if vector > 1 else ""
-        body.line(f"const uindex_t steps = (uindex_t)e{self.columns[-1]}{per};")
-        outer = [f"(uindex_t)e{a}" for a in self.columns[:-1]]
-        body.line(f"const uindex_t all = {' * '.join([*outer, 'steps'])};")
-        declare_dividers(body)
-        self._declare_accumulators()
-        self._load_kept()
-        self._begin_rings()
         body.line(f"const uindex_t step = {self._step};")
         many = self.schedule.rows_per_block
         own = f"blockIdx.x * (uindex_t){many}" if many > 1 else "blockIdx.x"
+        if many > 1 and not self._own_row:
+            own += " + threadIdx.y"
         body.line(f"const uindex_t begin = {own};")
+        if self.schedule.edges:
+            self._begin_edges()
+        else:
+            per = f" / {vector}" if vector > 1 else ""
+            body.line(f"const uindex_t steps = (uindex_t)e{self.columns[-1]}{per};")
+            outer = [f"(uindex_t)e{a}" for a in self.columns[:-1]]
+            body.line(f"const uindex_t all = {' * '.join([*outer, 'steps'])};")
+            declare_dividers(body)
+        self._declare_accumulators()
+        self._load_kept()
+        body.declare_shared(shared_bytes(self.kernel, self.schedule))
+        self._begin_rings()
         for n in self.values_ahead:
             body.line(f"fd_pack<{body.load_words(n)}> f{n};", f"b{self._buffer(n)}")
         for n in self.ahead:
@@ -121,6 +133,24 @@ class _Walk:
                 self._at_row("begin + ahead * step"),
             ):
                 self._copy("ahead")
+
+    def _begin_edges(self) -> None:
+        """Declares where the rows of this thread row begin in a vector, and how many units they
+        take, which is the same for all of them.
+        """
+        body, vector = self.body, self.schedule.vector
+        body.decode(f"begin{self._own_row}", self.row_axes, {})
+        begin_edges(body, self.schedule, self.row_axes)
+        last = f"shift + (uindex_t)e{self.columns[0]} + {vector - 1}"
+        body.line(f"const uindex_t all = ({last}) / {vector};")
+
+    @property
+    def _own_row(self) -> str:
+        """What is added to the first row of a round, which thread rows that share a warp walk
+        together, for that of this thread row. Others have rounds of their own.
+        """
+        shares = self.schedule.rows_per_block > 1 and self.schedule.threads % WARP
+        return " + threadIdx.y" if shares else ""
 
     def _declare_accumulators(self) -> None:
         body, schedule = self.body, self.schedule
@@ -153,9 +183,6 @@ class _Walk:
 
     def _begin_rings(self) -> None:
         body, schedule, offset = self.body, self.schedule, 0
-        if not self.ringed:
-            return
-        body.declare_shared(shared_bytes(self.kernel, schedule))
         thread = "threadIdx.x"
         if schedule.rows_per_block > 1:
             thread = f"(threadIdx.y * {schedule.threads} + threadIdx.x)"
@@ -182,8 +209,7 @@ class _Walk:
 
     def _enter_row(self, first: str) -> None:
         body = self.body
-        y = " + threadIdx.y" if self.schedule.rows_per_block > 1 else ""
-        body.line(f"const uindex_t wanted = {first}{y};")
+        body.line(f"const uindex_t wanted = {first}{self._own_row};")
         body.line("const bool active = wanted < rows;")
         body.line("const uindex_t row = active ? wanted : rows - 1;")
         body.line("const uindex_t end = active ? all : 0;")
@@ -301,42 +327,73 @@ class _Walk:
     # --- after the last row ---
 
     def leave(self) -> None:
-        """Adds up the accumulators of the block's thread rows, and stores them as one."""
-        body, schedule = self.body, self.schedule
-        outers = [s.node for s in self.kernel.outers]
-        if schedule.rows_per_block > 1:
-            self._gather_rows(outers)
+        """Stores the block's accumulators, those of its thread rows added up."""
+        body, schedule, outers = self.body, self.schedule, self.kernel.outers
         body.line("")
-        with body.maybe("threadIdx.y == 0" if schedule.rows_per_block > 1 else None):
-            body.line("const uindex_t end = all;")
-            body.base.update({b: f"b{b}" for b in range(len(self.kernel.buffers))})
-            with units(body, "x", schedule.units, schedule.threads):
-                for s in self.kernel.outers:
-                    kind = body.buffer_register(s.buffer)
-                    body.line(f"{kind} o{s.buffer}[{schedule.vector}];")
-                with body.lanes() as lane:
-                    for s in self.kernel.outers:
-                        body.line(f"o{s.buffer}[{lane}] = g{s.node}[u][{lane}];")
-                axes = (self.kernel.axes.index("g"), *self.columns)
-                for s in self.kernel.outers:
-                    body.store(s.buffer, axes, schedule.vector)
+        body.line("const uindex_t end = all;")
+        body.base.update({b: f"b{b}" for b in range(len(self.kernel.buffers))})
+        if schedule.rows_per_block > 1:
+            for s in outers:
+                self._leave_gathered(s)
+            return
+        with units(body, "x", schedule.units, schedule.threads):
+            for s in outers:
+                body.line(f"{body.buffer_register(s.buffer)} o{s.buffer}[{schedule.vector}];")
+            with body.lanes() as lane:
+                for s in outers:
+                    body.line(f"o{s.buffer}[{lane}] = g{s.node}[u][{lane}];")
+            if schedule.edges:
+                i, e = body.index[body.innermost], f"e{body.innermost}"
+                body.line(f"const index_t low = -{i}, high = {e} - {i};")
+            for s in outers:
+                self._store(s, schedule.vector, "low, high" if schedule.edges else "")
 
-    def _gather_rows(self, outers: Sequence[int]) -> None:
-        """Thread row 0 adds up what the others have, in their order: one reduction after the other,
-        all through the same shared memory."""
-        body, schedule = self.body, self.schedule
-        kinds = {n: expr.register_type(self.kernel.nodes[n].dtype) for n in outers}
-        each = max(expr.itemsize_bytes(self.kernel.nodes[n].dtype) for n in outers)
-        size = schedule.units * schedule.vector * schedule.threads * each
-        body.line(f"__shared__ __align__(16) unsigned char gathered[{size}];")
-        for n in outers:
-            shape = f"[{schedule.vector}][{schedule.threads}]"
-            body.line(f"auto* const m{n} = reinterpret_cast<{kinds[n]}(*){shape}>(gathered);")
-            with body.block(f"for (int y = 1; y < {schedule.rows_per_block}; ++y)"):
-                for condition, text in (
-                    ("threadIdx.y == y", "m{n}{p}[x] = g{n}{p};"),
-                    ("threadIdx.y == 0", "g{n}{p} = {op}::of(g{n}{p}, m{n}{p}[x]);"),
-                ):
-                    with body.block(f"if ({condition})"), self._each_accumulator() as place:
-                        body.line(text.format(n=n, p=place, op=combine(body, n)))
-                    body.line("__syncthreads();")
+    def _leave_gathered(self, s: Store) -> None:
+        """The thread rows share out the units of one reduction, whose accumulators they have put
+        into shared memory, and add them up in the order of the rows.
+        """
+        body, schedule, n, b = self.body, self.schedule, s.node, s.buffer
+        kind, rows = expr.register_type(self.kernel.nodes[n].dtype), schedule.rows_per_block
+        body.line("__syncthreads();", "what lay in shared memory has been read")
+        if schedule.edges:
+            self._leave_columns(s, kind)
+            return
+        shape = f"[{schedule.units}][{schedule.vector}][{schedule.threads}]"
+        body.line(f"{kind}(*const m{n}){shape} = reinterpret_cast<{kind}(*){shape}>(shared);")
+        with self._each_accumulator() as place:
+            body.line(f"m{n}[threadIdx.y]{place}[x] = g{n}{place};")
+        body.line("__syncthreads();")
+        with (
+            units(body, "x", schedule.units, schedule.threads),
+            body.block(f"if (threadIdx.y == u % {rows})"),
+        ):
+            body.line(f"{body.buffer_register(b)} o{b}[{schedule.vector}];")
+            with body.lanes() as lane:
+                body.line(f"o{b}[{lane}] = m{n}[0][u][{lane}][x];")
+            with body.block(f"for (int y = 1; y < {rows}; ++y)"), body.lanes() as lane:
+                more = f"m{n}[y][u][{lane}][x]"
+                body.line(f"o{b}[{lane}] = {combine(body, n)}::of(o{b}[{lane}], {more});")
+            self._store(s, schedule.vector)
+
+    def _leave_columns(self, s: Store, kind: str) -> None:
+        """As `_leave_gathered`, column by column, since each thread row has others in a unit."""
+        body, schedule, n, b = self.body, self.schedule, s.node, s.buffer
+        rows, i, e = schedule.rows_per_block, body.index[body.innermost], f"e{body.innermost}"
+        body.line(f"{kind}* const m{n} = reinterpret_cast<{kind}*>(shared);")
+        with units(body, "x", schedule.units, schedule.threads), body.lanes() as lane:
+            body.line(f"const index_t column = {i} + {lane};")
+            with body.block(f"if (column >= 0 && column < {e})"):
+                body.line(f"m{n}[threadIdx.y * {e} + column] = g{n}[u][{lane}];")
+        body.line("__syncthreads();")
+        first = f"threadIdx.y * {schedule.threads} + x"
+        with body.block(
+            f"for (index_t {i} = {first}; {i} < {e}; {i} += {rows * schedule.threads})"
+        ):
+            body.line(f"{body.buffer_register(b)} o{b}[1] = {{m{n}[{i}]}};")
+            with body.block(f"for (int y = 1; y < {rows}; ++y)"):
+                body.line(f"o{b}[0] = {combine(body, n)}::of(o{b}[0], m{n}[y * {e} + {i}]);")
+            self._store(s, 1)
+
+    def _store(self, s: Store, lanes: int, inside: str = "") -> None:
+        axes = (self.kernel.axes.index("g"), *self.columns)
+        self.body.store(s.buffer, axes, lanes, inside)

@@ -159,7 +159,8 @@ def units(
         body.line(f"const uindex_t unit = {first} + u * {step};")
         with body.block("if (unit < end)"):
             if body.has_edges:
-                where = f"(index_t)(unit * {body.vector}) - (index_t)shift"
+                # Unsigned: after a signed difference, the compiler stores vectors word by word.
+                where = f"(index_t)(unit * {body.vector} - shift)"
                 body.line(f"const index_t {body.index[axes[0]]} = {where};")
             elif decoded:
                 body.decode("unit", axes, {axes[-1]: "steps"})

@@ -31,8 +31,8 @@ class Exchange:
     """The exchanges of one kernel's row; `x` is the thread's number among those of its row.
 
     A kernel whose blocks walk one row after the other takes turns between two places in shared
-    memory, numbered `turn`: the barrier of a row's exchange then also tells that all threads have
-    read what the row before it left.
+    memory for each thread row, numbered `turn`: the barrier of a row's exchange then also tells
+    that all threads have read what the row before it left.
 
     Blocks of a cluster that send each other partial results have a barrier in shared memory for
     each exchange, `met`, that opens once this block has got them all. A block ends no sooner than
@@ -47,7 +47,9 @@ class Exchange:
         self.warps = schedule.threads // WARP * self.cluster
         self.places, self.place = schedule.rows_per_block, "threadIdx.y"
         if isinstance(schedule, CudaInnerOuter):
-            self.places, self.place = 2, "turn"
+            rows = schedule.rows_per_block
+            self.places = 2 * rows
+            self.place = "turn" if rows == 1 else f"turn * {rows} + threadIdx.y"
         elif self.places == 1:
             self.place = "0"
         # Whether the blocks of the cluster are known to have started: before that, their shared
@@ -145,7 +147,7 @@ class Exchange:
             with body.block(f"if (x % {WARP} == 0)"):
                 for _, slot, value in self._slots(reduces):
                     body.line(f"{slot}[{y}][x / {WARP}] = {value};")
-            body.line("__syncthreads();")
+            body.line(self._barrier())
         for n in self._alone(reduces):
             self._combine_warps(n)
         for total, n in self.pairs.items():
@@ -170,6 +172,15 @@ class Exchange:
         else:
             body.line("fd_cluster_arrive();")
             body.line("fd_cluster_wait();")
+
+    def _barrier(self) -> str:
+        """The barrier of a row's threads: where a block's rows stay, each has one of its own, so
+        that they don't wait for each other.
+        """
+        schedule = self.schedule
+        if isinstance(schedule, CudaInnerOuter) and schedule.rows_per_block > 1:
+            return f"fd_meet_row<{schedule.threads}>();"
+        return "__syncthreads();"
 
     def _is_bool(self, n: int) -> bool:
         return self.body.kernel.nodes[n].dtype is DataType.Bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fuser_direct.dtypes import INFO
 from fuser_direct.ir.dependence import ready_loads
 from fuser_direct.ir.kernel import GATHER, LOAD
@@ -73,18 +75,22 @@ def vectorization(
     return factor, vectorized
 
 
-def row_edges(lowered: Lowered, width_bytes: int = 16) -> tuple[int, tuple[bool, ...]] | None:
+def row_edges(
+    lowered: Lowered, width_bytes: int = 16, apart: Collection[int] = ()
+) -> tuple[int, tuple[bool, ...]] | None:
     """What `vectorization` gives, for rows of any length that begin anywhere (`CudaRow.edges`): a
     buffer is vectorized if its rows begin at the same places of a vector as those of the first
     output (the first input, without one). None where some access doesn't allow it, or rows are too
     short to be worth it.
+
+    apart: buffers that aren't accessed like that, which don't count.
     """
     kernel = lowered.kernel
     if kernel.is_split or len(kernel.reduction_axes) != 1 or kernel.axes[-1] != "r":
         return None
     if any(n.op == GATHER or (n.op == LOAD and n.args) for n in kernel.nodes):
         return None
-    moving = [b for b, a in enumerate(lowered.arguments) if a.strides[-1] != 0]
+    moving = [b for b, a in enumerate(lowered.arguments) if a.strides[-1] != 0 and b not in apart]
     if not moving or any(lowered.arguments[b].strides[-1] != 1 for b in moving):
         return None
     sizes = [_itemsize(lowered, b) for b in moving]

@@ -527,3 +527,21 @@ __device__ __forceinline__ void fd_store_inside(T* p, const typename fd_storage<
   for (int k = 0; k < N; ++k)
     if (k >= low && k < high) fd_store<T, 1>(p + k, v + k);
 }
+
+//- fd_store_part
+// The same where the place of all N is aligned: by one access, if all are stored.
+template <class T, int N, class Index>
+__device__ __forceinline__ void fd_store_part(T* p, const typename fd_storage<T>::reg* v, Index low,
+                                              Index high) {
+  if (low <= 0 && high >= N)
+    fd_store<T, N>(p, v);
+  else
+    fd_store_inside<T, N>(p, v, low, high);
+}
+
+//- fd_all_lanes
+// Whether something holds in all lanes of the warp that are here; each lane may get an answer of its
+// own where they are apart, and must do with either.
+__device__ __forceinline__ bool fd_all_lanes(bool holds) {
+  return __all_sync(__activemask(), holds);
+}

@@ -262,6 +262,13 @@ __device__ __forceinline__ unsigned int fd_units_of_warp(unsigned int units, uns
   return units / step * 32 + (more < 32 ? more : 32);
 }
 
+//- fd_meet_row
+// The barrier of the Threads threads of one thread row of a block: whole warps, 15 rows at most.
+template <int Threads>
+__device__ __forceinline__ void fd_meet_row() {
+  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(Threads) : "memory");
+}
+
 //- fd_cluster_arrive fd_cluster_wait
 // The barrier of all threads of a cluster: what was written before arriving can be read after waiting.
 __device__ __forceinline__ void fd_cluster_arrive() {
