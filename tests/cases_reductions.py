@@ -218,16 +218,17 @@ LAYOUT_CASES = [
 ]
 
 
-def _sum_of_twice(fd: Any, x: Any) -> Any:
-    return fd.ops.sum(fd.ops.mul(x, 2.0), dims=[2])
+def _sum_and_negative(fd: Any, x: Any) -> Any:
+    return fd.ops.sum(fd.ops.mul(x, 2.0), dims=[2]), fd.ops.neg(x)
 
 
-# What is added up is the same all along a row, so it is computed before the row is walked.
+# What is added up and what is stored is the same all along a row, so it is computed before the row
+# is walked.
 REPEATED_CASE = Case(
-    "sum-of-twice-expanded_inner",
+    "sum-and-negative-of-expanded_inner",
     partial(_layout_inputs, "expanded_inner"),
-    _sum_of_twice,
-    lambda x: (2 * x).sum(2),
+    _sum_and_negative,
+    lambda x: ((2 * x).sum(2), -x),
 )
 
 

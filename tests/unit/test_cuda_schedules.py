@@ -399,18 +399,6 @@ def test_only_held_rows_are_kept_in_l2() -> None:
     assert _row(_channels(D.BFloat16, 256, 256, 784), A100).cluster == 1
 
 
-def test_large_inputs_that_are_read_once_leave_the_l2_first() -> None:
-    row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
-
-    def summed(rows: int) -> CudaRow:
-        return _row(_lowered(row_sum, (rows, 4096), ((4096, 1), (1, 0))), H200)
-
-    # Half the L2 is 3200 rows' worth.
-    assert [summed(rows).evict_first for rows in (3199, 3201)] == [False, True]
-    assert not summed(3201).evict_last
-    assert not _row(_softmax(16384, 4096), H200).evict_first
-
-
 def test_rows_that_are_read_once_share_two_vectors_a_thread() -> None:
     row_sum = hand.reduction("sum", D.BFloat16, ("i", "r"), "d1", "10")
     schedule = _row(_lowered(row_sum, (16384, 8192), ((8192, 1), (1, 0))), H200)

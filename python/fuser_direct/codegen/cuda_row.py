@@ -219,8 +219,9 @@ class _Walk:
         """
         body, prologue = self.body, self.kernel.prologue
         stage = self.kernel.stages[0]
-        # What a reduction adds up may be the same all along the row.
-        needed = [*stage.loop, *stage.reduces, *(n for each in self.own for n in each), *self.held]
+        # What a reduction adds up, or a point stores, may be the same all along the row.
+        walked = (*stage.loop, *stage.reduces, *(store.node for store in stage.stores))
+        needed = [*walked, *(n for each in self.own for n in each), *self.held]
         first = frozenset(reachable(self.kernel.nodes, needed))
         body.outer_values((n for n in prologue if n in first), ())
         self.late = [n for n in prologue if n not in first]
