@@ -109,14 +109,18 @@ def test_dynamic_shared_memory_is_asked_for_above_what_a_kernel_may_declare() ->
     assert cuda.shared_bytes(small.kernel, small.schedule) == 0
 
 
-def test_later_passes_over_slots_are_not_written_out_and_the_first_is() -> None:
-    schedule = row_schedule(8, 64, 1, 1, 2, unroll=1, shared=7)
-    text = cuda.emit(hand.softmax(D.BFloat16), schedule)
-    first, later = text[text.index("// stage 0") :].split("// stage 1")
+def test_later_passes_over_many_slots_are_not_written_out_and_the_first_is() -> None:
+    def passes(shared: int) -> list[str]:
+        schedule = row_schedule(8, 64, 1, 1, 2, unroll=1, shared=shared)
+        text = cuda.emit(hand.softmax(D.BFloat16), schedule)
+        return text[text.index("// stage 0") :].split("// stage 1")
+
+    first, later = passes(9)
     # The number of copies still to wait for must be known when the kernel is compiled.
-    assert "#pragma unroll\n  for (int u = 0; u < 7; ++u)" in first
-    assert "#pragma unroll 2\n  for (int u = 0; u < 7; ++u)" in later
+    assert "#pragma unroll\n  for (int u = 0; u < 9; ++u)" in first
+    assert "#pragma unroll 2\n  for (int u = 0; u < 9; ++u)" in later
     assert "#pragma unroll\n  for (int u = 0; u < 1; ++u)" in later, "registers have no index"
+    assert "#pragma unroll\n  for (int u = 0; u < 8; ++u)" in passes(8)[1]
 
 
 def test_block_extents_follow_the_schedule() -> None:
