@@ -189,14 +189,16 @@ def _several(fd: FusionDefinition) -> None:
 
 
 @pytest.mark.parametrize("winner", range(0, 6, 2))
-def test_every_kernel_of_a_program_is_tuned_and_right(timer: FakeTimer, winner: int) -> None:
+def test_every_kernel_of_a_program_is_tuned_and_right(
+    timer: FakeTimer, winner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timer.winner = -1 - winner
 
     def short(runs: Sequence[trial.Run], *_: Any) -> list[float]:
         timer.winner = max(timer.winner, -len(runs))
         return timer(runs, None, 0)
 
-    trial.times_us = short  # type: ignore[assignment]
+    monkeypatch.setattr(trial, "times_us", short)
     with FusionDefinition() as fd:
         _several(fd)
     x = torch.rand(33, 48)

@@ -9,7 +9,7 @@ from test_cuda_fusions import check_fusion
 from fuser_direct.codegen import cuda
 from fuser_direct.schedulers.candidates import candidates, difference
 from fuser_direct.schedulers.contract import CudaDevice, CudaLaunch, Scheduled
-from fuser_direct.schedulers.schedule import CpuSchedule, CudaColumn, CudaPointwise, CudaRow
+from fuser_direct.schedulers.schedule import CudaColumn, CudaPointwise, CudaRow, CudaSchedule
 from tests.cases import FUSION_CASES
 from tests.cases_gathers import WHOLE
 from tests.support import Case
@@ -65,8 +65,8 @@ def test_each_candidate_builds(case: Case) -> None:
     for options in _options(case):
         for option in options:
             assert isinstance(option.launch, CudaLaunch)
-            assert not isinstance(option.schedule, CpuSchedule)
-            assert cuda.threads_of(option.schedule) == option.launch.block[:2]  # type: ignore[arg-type]
+            assert isinstance(option.schedule, CudaSchedule)
+            assert cuda.threads_of(option.schedule) == option.launch.block[:2]
             text = cuda.emit(option.lowered.kernel, option.schedule)
             image = build(text, option.lowered.kernel.name, "sm_90a")
             assert image[:4] == b"\x7fELF"

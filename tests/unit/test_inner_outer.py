@@ -106,6 +106,13 @@ def test_layernorm_backward_is_two_kernels_that_read_everything_once(dtype: Data
     assert planned.moved_bytes < 1.08 * data
 
 
+def test_one_pass_has_full_math() -> None:
+    first, _ = _of_shape((16384, 4096), BF16, H200).kernels
+    text = cuda.emit(first.lowered.kernel, first.schedule)
+    assert "fd_div(" in text
+    assert "fd_half_div(" not in text
+
+
 def test_plans_that_may_not_be_joined() -> None:
     """A boundary of the user's, statistics along the columns, columns that rows wait for."""
 

@@ -119,6 +119,24 @@ def kept(
     return broadcast_to_flags(fusion, reduced, [dim in axes for dim in range(tv.ndim)])
 
 
+def without_broadcasts(
+    fusion: Fusion, tv: TensorView, axes: Sequence[int]
+) -> tuple[TensorView, Sequence[int], list[Val]]:
+    """`tv` with those of `axes` that are broadcast squeezed, the others as they are numbered then,
+    and the extents of the expanded ones among those squeezed.
+    """
+    broadcasts = [dim for dim in axes if tv.logical[dim].kind == "b"]
+    repeats = [
+        axis.expanded
+        for axis in (tv.logical[dim] for dim in broadcasts)
+        if axis.expanded is not None
+    ]
+    if broadcasts:
+        axes = [dim - sum(b < dim for b in broadcasts) for dim in axes if dim not in broadcasts]
+        tv = squeeze_axes(fusion, tv, broadcasts)
+    return tv, axes, repeats
+
+
 def reduce_axes(fusion: Fusion, op: str, tv: TensorView, axes: Sequence[int]) -> TensorView:
     """`tv` reduced over `axes` in its own dtype.
 
@@ -131,15 +149,7 @@ def reduce_axes(fusion: Fusion, op: str, tv: TensorView, axes: Sequence[int]) ->
 
         value = fusion.new_scalar(WIDEST[INFO[tv.dtype_].kind], _identity(op, tv.dtype_))
         return full_of(fusion, [axis.size() for axis in left], value, tv.dtype_)
-    broadcasts = [dim for dim in axes if tv.logical[dim].kind == "b"]
-    repeats = [
-        axis.expanded
-        for axis in (tv.logical[dim] for dim in broadcasts)
-        if axis.expanded is not None
-    ]
-    if broadcasts:
-        axes = [dim - sum(b < dim for b in broadcasts) for dim in axes if dim not in broadcasts]
-        tv = squeeze_axes(fusion, tv, broadcasts)
+    tv, axes, repeats = without_broadcasts(fusion, tv, axes)
     if op in ("max", "min"):
         repeats = []
     # Half types are rounded once, at the end.

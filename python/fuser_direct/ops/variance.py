@@ -21,9 +21,9 @@ from fuser_direct.ops.reduction import (
     reduce_axes,
     reduced_like,
     repeated,
+    without_broadcasts,
 )
 from fuser_direct.ops.scalar import as_int, constant, int_list, refuse_type, tensor
-from fuser_direct.ops.shapes import squeeze_axes
 
 
 def welford(arg: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
@@ -54,15 +54,7 @@ def _welford(
     """Broadcast axes are squeezed: n equal values leave the mean and multiply M2 and the count by
     n.
     """
-    broadcasts = [dim for dim in axes if tv.logical[dim].kind == "b"]
-    repeats = [
-        axis.expanded
-        for axis in (tv.logical[dim] for dim in broadcasts)
-        if axis.expanded is not None
-    ]
-    if broadcasts:
-        axes = [dim - sum(b < dim for b in broadcasts) for dim in axes if dim not in broadcasts]
-        tv = squeeze_axes(fusion, tv, broadcasts)
+    tv, axes, repeats = without_broadcasts(fusion, tv, axes)
     if axes:
         mean, m2 = (reduced_like(fusion, tv, axes, tv.dtype_) for _ in range(2))
         count = reduced_like(fusion, tv, axes, DataType.Index)

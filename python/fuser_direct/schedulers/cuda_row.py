@@ -353,7 +353,8 @@ def _is_one_wave(row: _Row, threads: int, device: CudaDevice) -> bool:
     """Whether all rows are under way at once, with this many threads each and 64 registers a
     thread.
     """
-    return row.rows * threads <= device.sm_count * min(device.registers_per_sm // 64, 2048)
+    each_sm = min(device.registers_per_sm // 64, device.max_threads_per_sm)
+    return row.rows * threads <= device.sm_count * each_sm
 
 
 def _place(row: _Row, device: CudaDevice) -> _Place:
